@@ -1,0 +1,359 @@
+"""The settings of a server: command line > ``ACKPOST_*`` environment > ``ackpost.toml`` > default.
+
+A wrong setting stops the start with one line that names it, its source and the fix. Settings never travel below
+``wiring``: components receive the few typed values they need. The field metadata below is the one source of the
+commented default file and of the table in ``docs/production.md``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from ackpost.errors import ConfigError
+
+IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+FILE_NAME: Final = "ackpost.toml"
+ENVIRONMENT_PREFIX: Final = "ACKPOST_"
+CLIENT_VARIABLES: Final = frozenset({"ACKPOST_URL", "ACKPOST_API_KEY"})
+"""Belong to the commands that talk to a server, which does not read them."""
+
+LOOPBACK: Final[tuple[IPNetwork, ...]] = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
+
+
+# Each parser takes text (environment, command line) or a TOML value and raises ValueError with what would be right.
+
+
+def _whole_number(low: int, high: int) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value.strip()):
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise ValueError(f"use a whole number from {low} to {high}")
+        return value
+
+    return parse
+
+
+def _boolean(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = value.strip().lower() if isinstance(value, str) else ""
+    if word not in _TRUE | _FALSE:
+        raise ValueError("use true or false")
+    return word in _TRUE
+
+
+def _one_of(*choices: str) -> Callable[[object], Any]:
+    def parse(value: object) -> str:
+        word = value.strip().lower() if isinstance(value, str) else ""
+        if word not in choices:
+            raise ValueError(f"use {' or '.join(choices)}")
+        return word
+
+    return parse
+
+
+def _text(pattern: re.Pattern[str], right: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or not pattern.fullmatch(value.strip()):
+            raise ValueError(right)
+        return value.strip()
+
+    return parse
+
+
+def _database_url(value: object) -> str:
+    url = value.strip() if isinstance(value, str) else ""
+    if url.startswith(("postgresql:", "postgres:")):
+        raise ValueError("PostgreSQL is not supported by this version: use sqlite:///PATH")
+    path = url.removeprefix("sqlite:///")
+    if path == url or not path or path.endswith("/") or ":memory:" in path or any(sign in path for sign in "?#\0"):
+        raise ValueError("use sqlite:///PATH of a file (four slashes begin an absolute path)")
+    return url
+
+
+def _operator_key(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[!-~]*", value):
+        raise ValueError("use printable ASCII characters without blanks")
+    if len(value) < 32:
+        raise ValueError(f"it has {len(value)} characters: use 32 or more, or leave it out and a key is made")
+    return value
+
+
+def _networks(value: object) -> tuple[IPNetwork, ...]:
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError:
+            raise ValueError("use a JSON list or a comma list of address ranges") from None
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise ValueError('use a list of address ranges such as "10.0.0.0/8"')
+    return tuple(_network(entry.strip()) for item in value for entry in item.split(",") if entry.strip())
+
+
+def _network(text: str) -> IPNetwork:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError:
+        pass
+    try:
+        meant = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError(f'"{text}" is no address range: use CIDR notation such as 10.0.0.0/8') from None
+    raise ValueError(f'"{text}" has bits set behind its mask: use {meant}')
+
+
+def _setting(default: Any, parse: Callable[[object], Any], doc: str, **more: Any) -> Any:
+    """A field; ``more``: ``option`` (command line), ``secret``, ``shown`` and ``example`` (for a computed default)."""
+    return field(default=default, metadata={"parse": parse, "doc": doc, **more}, repr=not more.get("secret"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """A checked set of settings; make it with `load`."""
+
+    database_url: str = _setting(
+        "sqlite:///ackpost.db",
+        _database_url,
+        "The database file, sqlite:///PATH; relative to the working directory, absolute with four slashes.",
+        option="--database-url",
+    )
+    host: str = _setting(
+        "127.0.0.1",
+        _text(_HOST, "use a host name or an address"),
+        "The address to listen on. Put a TLS-terminating proxy in front of anything but loopback.",
+        option="--host",
+    )
+    port: int = _setting(8080, _whole_number(0, 65535), "The port to listen on; 0 takes a free one.", option="--port")
+    dev: bool = _setting(
+        default=False,
+        parse=_boolean,
+        doc="For a developer's machine: http and loopback targets allowed, listens on loopback only, readable logs.",
+        option="--dev",
+    )
+    allow_http: bool = _setting(
+        default=False, parse=_boolean, doc="Accept endpoints with http:// URLs.", option="--allow-http"
+    )
+    allow_target: tuple[IPNetwork, ...] = _setting(
+        (),
+        _networks,
+        "Address ranges (CIDR) to which delivery is allowed although they are private, loopback or otherwise reserved.",
+        option="--allow-target",
+    )
+    operator_key: str | None = _setting(
+        None,
+        _operator_key,
+        "The operator's API key, 32 characters or more. Without it the first start makes one and shows where it is.",
+        secret=True,
+        shown="made at the first start",
+        example="",
+    )
+    data_bytes_max: int = _setting(
+        262_144, _whole_number(1, 1_048_576), "The largest `data` of an event, in bytes (at most 1 MiB)."
+    )
+    endpoints_max: int = _setting(1_000, _whole_number(1, 1_000_000), "The most endpoints a tenant may have.")
+    retention_events_days: int = _setting(
+        30, _whole_number(1, 3_650), "How long ended events and their attempts are kept, in days."
+    )
+    retention_dead_letters_days: int = _setting(
+        90, _whole_number(1, 3_650), "How long dead letters and their data are kept, in days."
+    )
+    retention_keys_days: int = _setting(
+        400,
+        _whole_number(1, 36_500),
+        "How long a key's last sequence is kept after its last use, in days. A sequence that begins anew makes "
+        "consumers discard events as stale: keep it longer than any consumer remembers.",
+    )
+    slots: int = _setting(1_000, _whole_number(1, 20_000), "The most requests in flight to endpoints at a time.")
+    connections_per_host: int = _setting(
+        100, _whole_number(1, 10_000), "The most connections to one host, over all endpoints there."
+    )
+    dns_threads: int = _setting(8, _whole_number(1, 64), "Threads that resolve host names.")
+    log_format: Literal["json", "console"] = _setting(
+        "json",
+        _one_of("json", "console"),
+        "One JSON object a line, or lines for people.",
+        shown="json (console with dev)",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = _setting(
+        "info", _one_of("debug", "info", "warning", "error"), "The least severe log lines to write."
+    )
+    node_name: str | None = _setting(
+        None,
+        _text(_NAME, "use 1 to 64 letters, digits, dots, dashes or underscores"),
+        "This server's name in attempts and logs.",
+        shown="the machine's host name",
+        example="node-1",
+    )
+    metrics_public: bool | None = _setting(
+        None,
+        _boolean,
+        "Serve /metrics without a key.",
+        shown="true on a loopback host, else false",
+        example=True,
+    )
+
+    @property
+    def database_path(self) -> Path:
+        """The SQLite file of ``database_url``."""
+        return Path(self.database_url.removeprefix("sqlite:///"))
+
+    @property
+    def listens_on_loopback(self) -> bool:
+        """Whether only this machine can reach the server."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def metrics_are_public(self) -> bool:
+        """Whether /metrics needs no key."""
+        return self.listens_on_loopback if self.metrics_public is None else self.metrics_public
+
+
+_FIELDS = {one.name: one for one in fields(Settings)}
+
+
+def load(
+    command_line: Mapping[str, object], environment: Mapping[str, str], folder: Path, file: Path | None = None
+) -> Settings:
+    """Merge and check all sources. ``None`` on the command line means not given.
+
+    ``file`` must exist; without it ``ackpost.toml`` in ``folder`` is read if there is one.
+
+    Raises: ConfigError with one line for a person.
+    """
+    values: dict[str, Any] = {}
+    path = file if file is not None else folder / FILE_NAME
+    if file is not None or path.exists():
+        for name, value in _read_file(path).items():
+            values[name] = _parsed(name, value, f"{name} in {path}")
+    for variable, text in _variables(environment).items():
+        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        values[name] = _parsed(name, text, f"environment variable {variable}")
+    for name, value in command_line.items():
+        if value is not None:
+            values[name] = _parsed(name, value, _FIELDS[name].metadata["option"])
+    return _for_developers(Settings(**values), values)
+
+
+def _for_developers(settings: Settings, given: Mapping[str, object]) -> Settings:
+    """Apply what ``dev`` implies (contract §1)."""
+    if not settings.dev:
+        return settings
+    if not settings.listens_on_loopback:
+        raise ConfigError(
+            f"host: {settings.host} can be reached by other machines and dev allows http and loopback targets; "
+            "use 127.0.0.1, or leave dev out"
+        )
+    ranges = settings.allow_target + tuple(one for one in LOOPBACK if one not in settings.allow_target)
+    log_format = settings.log_format if "log_format" in given else "console"
+    return replace(settings, allow_http=True, allow_target=ranges, log_format=log_format)
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    for name in values:
+        if name not in _FIELDS:
+            raise ConfigError(f"{name} in {path} is no setting of Ackpost{_nearest(name, _FIELDS)}")
+    return values
+
+
+def _variables(environment: Mapping[str, str]) -> dict[str, str]:
+    known = {ENVIRONMENT_PREFIX + name.upper() for name in _FIELDS}
+    found = {
+        name: text
+        for name, text in environment.items()
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in CLIENT_VARIABLES
+    }
+    for name in sorted(found):
+        if name not in known:
+            raise ConfigError(f"environment variable {name} is no setting of Ackpost{_nearest(name, known)}")
+    return found
+
+
+def _nearest(name: str, known: Mapping[str, object] | set[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"; did you mean {close[0]}?" if close else "; remove it (docs/production.md lists all)"
+
+
+def _parsed(name: str, value: object, source: str) -> Any:
+    metadata = _FIELDS[name].metadata
+    try:
+        return metadata["parse"](value)
+    except ValueError as error:
+        text = json.dumps(value, default=str, ensure_ascii=False)[:200]
+        shown = "" if metadata.get("secret") else f"{text} is refused, "
+        raise ConfigError(f"{source}: {shown}{error}") from None
+
+
+# What people read about settings, made from the same metadata.
+
+
+def summary(settings: Settings) -> dict[str, str]:
+    """All settings in effect as text, secrets masked: for the log line of a start."""
+    shown = {}
+    for name, one in _FIELDS.items():
+        value = getattr(settings, name)
+        masked = one.metadata.get("secret") and value is not None
+        shown[name] = "***" if masked else _as_text(value)
+    return shown
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def default_file() -> str:
+    """A commented ``ackpost.toml`` with each setting at its default."""
+    parts = [f"# Settings of Ackpost. {ENVIRONMENT_PREFIX}<NAME> in the environment wins over a value here.\n"]
+    for name, one in _FIELDS.items():
+        words = one.metadata.get("shown")
+        default = f" Default: {words}." if words else ""
+        value = _as_toml(one.metadata.get("example", one.default))
+        parts.append(f"# {one.metadata['doc']}{default}\n# {name} = {value}\n")
+    return "\n".join(parts)
+
+
+def _as_toml(value: object) -> str:
+    if isinstance(value, bool | int):
+        return str(value).lower()
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
+
+
+def settings_table() -> str:
+    """The Markdown table of ``docs/production.md``."""
+    rows = ["| setting | command line | default | meaning |", "|---|---|---|---|"]
+    for name, one in _FIELDS.items():
+        option = f"`{one.metadata['option']}`" if "option" in one.metadata else "–"
+        default = one.metadata.get("shown") or f"`{_as_toml(one.default)}`"
+        rows.append(f"| `{name}` | {option} | {default} | {one.metadata['doc']} |")
+    return "\n".join(rows) + "\n"
