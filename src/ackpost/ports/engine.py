@@ -1,0 +1,21 @@
+"""What services may ask the delivery engine of this process."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class EngineView(Protocol):
+    """A look into the engine; never changes anything."""
+
+    async def wait_attempt(self, delivery: int, timeout_s: float) -> bool:
+        """Wait until an attempt of this delivery has been recorded; False when the time is over first."""
+
+    def in_flight(self, endpoint: int) -> int:
+        """Requests under way to an endpoint."""
+
+    def is_rate_held(self, endpoint: int) -> bool:
+        """Whether the endpoint's rate limit holds something back now."""
+
+    def readiness(self) -> str | None:
+        """None when delivering; else one line why not."""

@@ -1,0 +1,41 @@
+"""The real clock and entropy: the only module that may read time and randomness from the machine."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+
+
+class SystemClock:
+    """Process time: the wall clock at start plus monotonic time (rule E16)."""
+
+    def __init__(self) -> None:
+        self._offset_ms = time.time() * 1000 - time.monotonic() * 1000
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch by process time."""
+        return int(time.monotonic() * 1000 + self._offset_ms)
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never steps."""
+        return time.monotonic()
+
+    def wall_s(self) -> int:
+        """Seconds since the epoch by the raw wall clock."""
+        return int(time.time())
+
+
+class SystemEntropy:
+    """The machine's randomness; ``unit`` is for jitter only."""
+
+    def __init__(self) -> None:
+        self._jitter = random.Random(secrets.randbits(64))
+
+    def unit(self) -> float:
+        """Give a number in [0, 1)."""
+        return self._jitter.random()
+
+    def token(self, length_bytes: int) -> bytes:
+        """Give bytes fit for secrets."""
+        return secrets.token_bytes(length_bytes)
