@@ -159,9 +159,9 @@ class Settings:
     operator_key: str | None = _setting(
         None,
         _operator_key,
-        "The operator's API key, 32 characters or more. Without it the first start makes one and shows where it is.",
+        "The operator's API key, 32 characters or more.",
         secret=True,
-        shown="made at the first start",
+        shown="made at the first start, which shows it or says where it is",
         example="",
     )
     data_bytes_max: int = _setting(
@@ -281,25 +281,25 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not TOML: {error}") from error
     for name in values:
         if name not in _FIELDS:
-            raise ConfigError(f"{name} in {path} is no setting of Ackpost{_nearest(name, _FIELDS)}")
+            raise ConfigError(f"{name} in {path} is no setting of Ackpost{_hint(name)}")
     return values
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
-    known = {ENVIRONMENT_PREFIX + name.upper() for name in _FIELDS}
     found = {
         name: text
         for name, text in environment.items()
         if name.startswith(ENVIRONMENT_PREFIX) and name not in CLIENT_VARIABLES
     }
     for name in sorted(found):
-        if name not in known:
-            raise ConfigError(f"environment variable {name} is no setting of Ackpost{_nearest(name, known)}")
+        setting = name.removeprefix(ENVIRONMENT_PREFIX)
+        if setting.lower() not in _FIELDS or not setting.isupper():
+            raise ConfigError(f"environment variable {name} is no setting of Ackpost{_hint(setting)}")
     return found
 
 
-def _nearest(name: str, known: Mapping[str, object] | set[str]) -> str:
-    close = difflib.get_close_matches(name, sorted(known), n=1)
+def _hint(name: str) -> str:
+    close = difflib.get_close_matches(name.lower(), sorted(_FIELDS), n=1)
     return f"; did you mean {close[0]}?" if close else "; remove it (docs/production.md lists all)"
 
 
