@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ackpost.core import view_state
+from ackpost.core.headers import MASK
 from ackpost.core.model import Attempt, Circuit, Delivery, Endpoint, EndpointVersion
-from ackpost.core.view_state import MASK
 
 NOW_MS = 1_800_000_000_000
 DAY_MS = 24 * 3600 * 1000
@@ -53,6 +53,24 @@ def test_a_waiting_delivery_says_what_holds_it(
 ) -> None:
     """The strongest reason wins; a delivery that only waits for its due time is held by nothing."""
     assert view_state.held_by(_delivery(**delivery), _endpoint(**endpoint), NOW_MS, rate_held) == expected
+
+
+@pytest.mark.parametrize(
+    ("delivery", "held", "endpoint", "expected"),
+    [
+        ({"status": "dead", "due_ms": None}, None, {}, None),
+        ({"due_ms": None, "waiting": True}, "order", {}, None),
+        ({}, "paused", {"state": "paused"}, None),
+        ({}, "retry_after", {"retry_after_until_ms": NOW_MS + 100}, NOW_MS + 100),
+        ({}, "circuit", {"circuit": OPEN}, NOW_MS + 9000),
+        ({"due_ms": NOW_MS + 3}, None, {}, NOW_MS + 3),
+    ],
+)
+def test_the_next_attempt_is_never_promised_before_what_holds_it(
+    delivery: dict[str, Any], held: Any, endpoint: dict[str, Any], expected: int | None
+) -> None:
+    """A due time in the past is not shown as the next attempt while a circuit or the endpoint says later (A071)."""
+    assert view_state.next_attempt_ms(_delivery(**delivery), held, _endpoint(**endpoint)) == expected
 
 
 def test_a_delivery_of_a_deleted_endpoint_is_held_by_nothing() -> None:
@@ -144,8 +162,8 @@ def test_request_headers_are_shown_with_every_secret_masked() -> None:
     ("version", "name", "value"),
     [
         (_version("standard-ed25519"), "webhook-signature", f"v1a,{MASK}"),
-        (_version("sha256-hex"), "x-webhook-signature", f"sha256={MASK}"),
-        (_version("sha256-hex", "X-Shop-Signature"), "x-shop-signature", f"sha256={MASK}"),
+        (_version("sha256-hex"), "X-Webhook-Signature", f"sha256={MASK}"),
+        (_version("sha256-hex", "X-Shop-Signature"), "X-Shop-Signature", f"sha256={MASK}"),
     ],
 )
 def test_each_signature_kind_shows_its_own_header(version: EndpointVersion, name: str, value: str) -> None:

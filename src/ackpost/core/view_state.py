@@ -7,18 +7,12 @@ from typing import Final
 
 import msgspec
 
+from ackpost.core.headers import MASK, masked
 from ackpost.core.model import Attempt, CircuitName, Delivery, Endpoint, EndpointVersion, HeldBy
+from ackpost.core.signing import masked_headers
 
 FAILING_AFTER_MS: Final = 24 * 3600 * 1000
 """Failures only for this long make an endpoint a failing one (contract §5)."""
-
-MASK: Final = "***"
-
-SENSITIVE_HEADERS: Final = frozenset({
-    "authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "api-key", "apikey", "x-auth-token",
-    "x-access-token", "x-secret", "x-csrf-token", "x-amz-security-token",
-})  # fmt: skip
-"""Names whose values are masked wherever a request or an answer is shown; compared in lower case."""
 
 
 class CircuitView(msgspec.Struct, frozen=True):
@@ -71,6 +65,17 @@ def _held_by_circuit(endpoint: Endpoint, now_ms: int, due_ms: int) -> bool:
     return due_ms <= now_ms or (circuit.state == "open" and circuit.retry_at_ms > due_ms)
 
 
+def next_attempt_ms(delivery: Delivery, held: HeldBy | None, endpoint: Endpoint | None) -> int | None:
+    """Give the earliest time of the next attempt; None when there is none, or only a person or a key decides it."""
+    if delivery.status != "pending" or delivery.due_ms is None or held in ("paused", "order"):
+        return None
+    if endpoint is not None and held == "retry_after":
+        return max(delivery.due_ms, endpoint.retry_after_until_ms)
+    if endpoint is not None and held == "circuit":
+        return max(delivery.due_ms, endpoint.circuit.retry_at_ms)
+    return delivery.due_ms
+
+
 def failing_since_ms(endpoint: Endpoint, now_ms: int) -> int | None:
     """Give the first failure when there have been failures only for 24 hours, else None."""
     first_ms = endpoint.first_failure_ms
@@ -87,7 +92,7 @@ def disable_at_ms(endpoint: Endpoint, disable_after_s: float, now_ms: int) -> in
 
 def mask_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Mask the values of headers that usually carry credentials, however their names are spelt (case A156)."""
-    return [(name, MASK if name.lower() in SENSITIVE_HEADERS else value) for name, value in headers]
+    return [(name, masked(name, value)) for name, value in headers]
 
 
 def request_headers(
@@ -97,24 +102,14 @@ def request_headers(
 
     ``event_id`` is the public id; ``sequence`` the event's, None without a key.
     """
-    headers = [("content-type", "application/json"), ("user-agent", user_agent), *_signed(version, attempt, event_id)]
+    timestamp_s = attempt.started_at_ms // 1000
+    headers = [("content-type", "application/json"), ("user-agent", user_agent)]
+    headers.extend(mask_headers(version.headers.items()))
+    headers.extend((name, MASK) for name in version.secret_header_names)
+    headers.extend(masked_headers(version.signature, event_id, timestamp_s, version.signature_header))
     headers.append(("ackpost-attempt", str(attempt.number)))
     if sequence is not None:
         headers.append(("ackpost-sequence", str(sequence)))
     if attempt.trigger == "test":
         headers.append(("ackpost-test", "true"))
-    headers.extend(mask_headers(version.headers.items()))
-    headers.extend((name, MASK) for name in version.secret_header_names)
     return headers
-
-
-def _signed(version: EndpointVersion, attempt: Attempt, event_id: str) -> list[tuple[str, str]]:
-    timestamp = str(attempt.started_at_ms // 1000)
-    if version.signature == "sha256-hex":
-        return [
-            ("x-webhook-id", event_id),
-            ("x-webhook-timestamp", timestamp),
-            ((version.signature_header or "x-webhook-signature").lower(), f"sha256={MASK}"),
-        ]
-    prefix = "v1a" if version.signature == "standard-ed25519" else "v1"
-    return [("webhook-id", event_id), ("webhook-timestamp", timestamp), ("webhook-signature", f"{prefix},{MASK}")]
