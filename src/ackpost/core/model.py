@@ -108,6 +108,11 @@ class Endpoint(msgspec.Struct, kw_only=True):
     paused_since_ms: int | None = None
     paused_total_ms: int = 0
 
+    @property
+    def pin(self) -> str:
+        """The format as a delivery keeps it for a round (``"flat:<key_field>"`` for flat with a key field)."""
+        return f"flat:{self.key_field}" if self.format == "flat" and self.key_field is not None else self.format
+
     def clock_ms(self, now_ms: int) -> int:
         """Read the running clock: it stands still while the endpoint is paused."""
         return (now_ms if self.paused_since_ms is None else self.paused_since_ms) - self.paused_total_ms

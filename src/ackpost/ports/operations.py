@@ -115,7 +115,7 @@ class Record(msgspec.Struct):
 
 
 class Recorded(msgspec.Struct, tag=True):
-    """``applied`` per decision; ``refs``: promoted and announced deliveries now due; ``touched``: endpoints to reload."""
+    """``applied`` per decision; ``refs``: promoted and announced rows now due; ``touched``: endpoints to reload."""
 
     applied: list[bool]
     refs: list[DeliveryRef] = []
@@ -332,13 +332,14 @@ class Promote(msgspec.Struct):
 
 
 class Retain(msgspec.Struct):
-    """One small step of retention, at most ``rows_max`` rows; pending never removed. Times are cut-offs."""
+    """One small step of retention: at most ``rows_max`` objects, never a pending one. ``*_before_ms`` are cut-offs."""
 
     events_before_ms: int
     dead_before_ms: int
     keys_before_ms: int
     idempotency_before_ms: int
     rows_max: int
+    now_ms: int
 
 
 class Retained(msgspec.Struct, tag=True):
@@ -426,4 +427,3 @@ class JobSelector(msgspec.Struct):
     until_ms: int | None = None
     event_types: tuple[str, ...] | None = None
     all: bool = False
-
