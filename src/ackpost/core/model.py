@@ -16,9 +16,7 @@ Role = Literal["operator", "admin", "publisher", "reader"]
 CircuitName = Literal["closed", "open", "half-open", "ramping"]
 HeldBy = Literal["circuit", "paused", "order", "rate", "retry_after", "busy"]
 JobState = Literal["queued", "running", "done", "failed", "cancelled"]
-JobKind = Literal[
-    "replay", "discard", "recover", "end_endpoint", "delete_endpoint", "delete_tenant", "switch_ordering"
-]
+JobKind = Literal["replay", "discard", "recover", "end_endpoint", "delete_endpoint", "delete_tenant", "switch_ordering"]
 
 FIRST: Final = 0
 """Delivery class: never attempted in this round, first round."""
@@ -278,7 +276,7 @@ class Attempt(msgspec.Struct, kw_only=True):
 
 
 class EndpointVersion(msgspec.Struct):
-    """What an endpoint's requests looked like at ``version``: for showing old attempts (secret header values sealed)."""
+    """What an endpoint's requests looked like at ``version``, to show old attempts (secret header values sealed)."""
 
     endpoint: int
     version: int

@@ -1,4 +1,4 @@
-"""An endpoint's policy: presets, merging, checking (contract §5). Stored as set, merged field by field over its preset."""
+"""An endpoint's policy: presets, merging, checking (contract §5). Stored as set, merged by field over its preset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time and chance as arguments. The system's adapters are in ``wiring.system``; tests and simulation bring their own."""
+"""Time and chance as arguments; the system's adapters are in ``wiring.system``, tests bring their own."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Transport(Protocol):
     ) -> InFlight:
         """Start one POST; ``on_done`` is called exactly once, on the event loop, never before this returns.
 
-        ``headers`` are complete lines (``name: value\\r\\n`` each) without Host and Content-Length, which are added here.
+        ``headers`` are complete lines, each with its CR LF, without Host and Content-Length: both are added here.
         """
 
     async def close(self) -> None:
