@@ -10,7 +10,9 @@ from ackpost.core.model import CLOSED, Circuit, Trigger
 from ackpost.core.outcome import Outcome
 
 Verdict = Literal["delivered", "dead", "retry", "again", "discarded"]
-"""``discarded``: a failed test delivery. ``again``: nothing was judged (our own fault); the delivery stays as it is, due
+"""``discarded``: a failed test delivery.
+
+``again``: nothing was judged (our own fault); the delivery stays as it is, due
 at ``due_ms``, no attempt used."""
 
 
