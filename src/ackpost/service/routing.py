@@ -28,7 +28,7 @@ class TenantRoutes:
 
     def __init__(self, routing: Routing) -> None:
         self.version = routing.version
-        self._targets = {endpoint.position: _target(endpoint) for endpoint in routing.endpoints}
+        self._targets = {endpoint.position: target_of(endpoint) for endpoint in routing.endpoints}
         # A paused endpoint still gets deliveries (they wait); a disabled one gets none.
         self._table = RoutingTable(
             (endpoint.position, endpoint.event_types, endpoint.channels, endpoint.state != "disabled")
@@ -101,7 +101,8 @@ class Router:
         return routes
 
 
-def _target(endpoint: Endpoint) -> Target:
+def target_of(endpoint: Endpoint) -> Target:
+    """Give an endpoint as an accept names it."""
     flat_key = endpoint.format == "flat" and endpoint.key_field is not None
     return Target(
         endpoint=endpoint.position,

@@ -60,6 +60,11 @@ class TenantDirectory:
         only, trusted_until = self._only_default
         return self.recall(DEFAULT) if only and self._clock.monotonic() < trusted_until else None
 
+    def is_recalled(self, position: int) -> bool:
+        """Say whether a tenant was looked up a moment ago."""
+        known = self._by_position.get(position)
+        return known is not None and self._clock.monotonic() < known.trusted_until
+
     def rate_per_s(self, position: int) -> float | None:
         """Give the publish rate of a tenant looked up before; None without a limit."""
         known = self._by_position.get(position)

@@ -1,0 +1,76 @@
+"""The ASGI app: the two hot calls, and before all others Litestar's router."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from litestar import Litestar
+from litestar.datastructures import State
+from litestar.di import Provide
+from litestar.routes import HTTPRoute
+from litestar.types import ControllerRouterHandler
+
+from ackpost.api.guards import METHODS_KEY, QUERIES_KEY, guard, provide_call
+from ackpost.api.params import provide_page, provide_plain_page, query_names
+from ackpost.api.problem import HOT_PATHS_KEY, handle
+from ackpost.api.publish import PublishEndpoint
+from ackpost.api.request import ClientGone, StrictRequest
+from ackpost.api.resources import ROUTES
+from ackpost.api.security import secured
+from ackpost.service.context import Services
+
+
+class App:
+    """What uvicorn serves. ``litestar`` is the router behind it."""
+
+    def __init__(self, services: Services, more_routes: Sequence[ControllerRouterHandler] = ()) -> None:
+        self._hot = PublishEndpoint(services).paths
+        self.litestar = _litestar(services, [*ROUTES, *more_routes])
+        self.litestar.state[HOT_PATHS_KEY] = frozenset(self._hot)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one connection's request."""
+        if scope["type"] == "http":
+            if scope["method"] == "POST":
+                hot = self._hot.get(scope["path"])
+                if hot is not None:
+                    await hot(scope, receive, send)
+                    return
+            try:
+                await self.litestar(scope, receive, secured(send))
+            except ClientGone:
+                return
+        else:
+            await self.litestar(scope, receive, send)
+
+
+def create_app(services: Services, more_routes: Sequence[ControllerRouterHandler] = ()) -> App:
+    """Make the app; ``more_routes`` are those of other packages (the pages)."""
+    return App(services, more_routes)
+
+
+def _litestar(services: Services, routes: Sequence[ControllerRouterHandler]) -> Litestar:
+    app = Litestar(
+        route_handlers=routes,
+        request_class=StrictRequest,
+        guards=[guard],
+        dependencies={
+            "call": Provide(provide_call),
+            "page": Provide(provide_page, sync_to_thread=False),
+            "plain_page": Provide(provide_plain_page, sync_to_thread=False),
+        },
+        exception_handlers={Exception: handle},  # type: ignore[dict-item]  # our request class is the app's
+        state=State({"services": services}),
+        openapi_config=None,
+        logging_config=None,
+        debug=False,
+    )
+    routes_made = [route for route in app.routes if isinstance(route, HTTPRoute)]
+    app.state[QUERIES_KEY] = {
+        (route.path_format, method): query_names(model)
+        for route in routes_made
+        for method, (_, model) in route.route_handler_map.items()
+    }
+    app.state[METHODS_KEY] = {route.path_format: sorted(route.route_handler_map) for route in routes_made}
+    return app

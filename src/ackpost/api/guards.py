@@ -1,0 +1,116 @@
+"""Who may call what. Nothing is open unless its handler says so: each names its roles, and one guard checks all.
+
+A handler's keyword arguments: ``roles`` (a set of ``service.auth``), ``public=True`` instead for the few open ones,
+``tenants`` (``service.tenants.Scope``: ``one`` unless said otherwise; None for calls that belong to no tenant).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from litestar.connection import ASGIConnection
+from litestar.datastructures import State
+from litestar.exceptions import MethodNotAllowedException
+from litestar.handlers import BaseRouteHandler
+
+from ackpost.api.idempotency import idempotency_of
+from ackpost.api.params import check_query
+from ackpost.api.request import NO_QUERY, StrictRequest
+from ackpost.errors import Forbidden
+from ackpost.ports.operations import Idempotency
+from ackpost.service.auth import Principal
+from ackpost.service.context import Services
+from ackpost.service.tenants import required
+
+CALL_KEY = "ackpost.call"
+QUERIES_KEY = "queries"
+METHODS_KEY = "methods"
+
+_TENANT_HEADER = b"ackpost-tenant"
+
+
+class Call(msgspec.Struct):
+    """A call that has passed the guard (dependency ``call``).
+
+    ``tenant`` None: an operator who left it open, or a call that belongs to no tenant. ``idempotency`` is set on POST.
+    """
+
+    services: Services
+    principal: Principal
+    tenant: int | None
+    idempotency: Idempotency | None = None
+
+    @property
+    def salt(self) -> int:
+        """The store's salt, for ids."""
+        return self.services.store.salt
+
+    def one_tenant(self) -> int:
+        """Give the tenant.
+
+        Raises: InvalidInput (tenant_required).
+        """
+        if self.tenant is None:
+            raise required("Name one tenant by the header Ackpost-Tenant.")
+        return self.tenant
+
+
+async def guard(connection: ASGIConnection[Any, Any, Any, State], handler: BaseRouteHandler) -> None:
+    """Check key, role, tenant and names of query parameters, before the body is read.
+
+    Raises: Unauthenticated, Forbidden, InvalidInput, NotFound (unknown_tenant).
+    """
+    services: Services = connection.app.state.services
+    options = handler.opt
+    scope = connection.scope
+    path, method = scope["path_template"], str(scope.get("method", ""))
+    if method == "OPTIONS":
+        # The router makes such handlers by itself; no other site's script is to call this API.
+        raise MethodNotAllowedException(headers={"allow": ", ".join(connection.app.state[METHODS_KEY][path])})
+    if not options.get("public"):
+        authorization, tenant_name = _headers(scope["headers"])
+        principal = services.auth.recall(authorization) or await services.auth.principal(authorization)
+        if principal.role not in options.get("roles", ()):
+            raise Forbidden(f"A key of role {principal.role} may not do this.")
+        tenants = options.get("tenants", "one")
+        tenant = None
+        if tenants is not None:
+            tenant = await services.tenants.meant(principal, tenant_name, tenants)
+        elif principal.tenant is not None:
+            tenant = await services.tenants.meant(principal, tenant_name, "one")
+        scope["state"][CALL_KEY] = Call(services, principal, tenant)
+    known = connection.app.state[QUERIES_KEY].get((path, method), NO_QUERY)
+    check_query(scope["query_string"], known)
+
+
+async def provide_call(request: StrictRequest) -> Call:
+    """Give the call that the guard let pass.
+
+    Raises: InvalidInput (Idempotency-Key), TooLarge.
+    """
+    call: Call = request.scope["state"][CALL_KEY]
+    if request.method == "POST":
+        for name, value in request.scope["headers"]:
+            if name == b"idempotency-key":
+                call.idempotency = idempotency_of(
+                    value,
+                    tenant=call.tenant,
+                    method="POST",
+                    path=request.scope["path"],
+                    body=await request.body(),
+                    now_ms=call.services.clock.now_ms(),
+                )
+                break
+    return call
+
+
+def _headers(headers: Any) -> tuple[bytes | None, str | None]:
+    authorization: bytes | None = None
+    tenant_name: str | None = None
+    for name, value in headers:
+        if name == b"authorization":
+            authorization = value
+        elif name == _TENANT_HEADER:
+            tenant_name = value.decode("latin-1")
+    return authorization, tenant_name
