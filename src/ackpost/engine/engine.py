@@ -1,0 +1,362 @@
+"""The delivery engine of one node: lanes, dispatcher, loader and writer put together.
+
+accept (writer) → ``on_result`` → lane → dispatcher → ``_send`` → transport → ``_on_outcome`` → ``core.decide`` →
+writer → ``on_recorded`` → lane. Everything here runs on the event loop and does no I/O of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from ackpost.core import retry as retries
+from ackpost.core.decide import EndpointView, decide_after_attempt, decide_ending
+from ackpost.core.decision import Decision
+from ackpost.core.model import DeliveryRef, Endpoint
+from ackpost.core.outcome import Outcome
+from ackpost.engine.dispatcher import Dispatcher
+from ackpost.engine.lane import Budget, Lane
+from ackpost.engine.loader import Loader
+from ackpost.engine.request import RequestBuilder
+from ackpost.engine.slots import Slots
+from ackpost.engine.writer import Writer
+from ackpost.errors import FormatConflict
+from ackpost.ports.clock import Clock, Entropy
+from ackpost.ports.operations import (
+    Accepted,
+    DeliveriesChanged,
+    Done,
+    EndpointSaved,
+    JobSaved,
+    Promoted,
+    Recorded,
+    Repeated,
+    Result,
+)
+from ackpost.ports.store import Store, Work
+from ackpost.ports.telemetry import Telemetry
+from ackpost.ports.transport import InFlight, Transport
+
+UNRECORDED_MAX: Final = 2000
+LANES_KEPT: Final = 2000
+AGE_CHECK_MS: Final = 1000
+
+
+class EngineLimits(msgspec.Struct):
+    """Bounds of one node."""
+
+    slots: int = 1000
+    host_cap: int = 100
+
+
+class Engine:
+    """Owns endpoints and delivers to them. Create, ``start``, later ``drain`` and ``close``."""
+
+    def __init__(
+        self,
+        store: Store,
+        writer: Writer,
+        transport: Transport,
+        clock: Clock,
+        entropy: Entropy,
+        telemetry: Telemetry,
+        slots: Slots,
+        *,
+        make_builder: Callable[[Endpoint], RequestBuilder],
+        limits: EngineLimits,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._transport = transport
+        self._clock = clock
+        self._entropy = entropy
+        self._telemetry = telemetry
+        self._slots = slots
+        self._on_fatal = on_fatal
+        self._loader = Loader(store, self, make_builder)
+        self.dispatcher = Dispatcher(
+            clock, self._send, slots=limits.slots, host_cap=limits.host_cap, may_send=self._may_send
+        )
+        self.lanes: dict[int, Lane] = {}
+        self._flights: dict[int, InFlight] = {}
+        self._taken_slots: dict[int, int] = {}
+        self._waiters: dict[int, list[asyncio.Future[bool]]] = {}
+        self.budget = Budget()
+        self._draining = False
+        self._drained: asyncio.Event = asyncio.Event()
+        self._suspect_in_flight = 0
+        self._fatal: str | None = None
+        writer.observer = self
+
+    # ------------------------------------------------------------ ports.engine.EngineView
+
+    async def wait_attempt(self, delivery: int, timeout_s: float) -> bool:
+        """Wait until an attempt of this delivery has been recorded; False when the time is over first."""
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(delivery, []).append(future)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            return False
+        finally:
+            waiting = self._waiters.get(delivery)
+            if waiting is not None and future in waiting:
+                waiting.remove(future)
+                if not waiting:
+                    del self._waiters[delivery]
+
+    def in_flight(self, endpoint: int) -> int:
+        """Requests under way to an endpoint."""
+        lane = self.lanes.get(endpoint)
+        return 0 if lane is None else lane.in_flight
+
+    def is_rate_held(self, endpoint: int) -> bool:
+        """Whether the endpoint's rate limit holds something back now."""
+        lane = self.lanes.get(endpoint)
+        return lane is not None and lane.rate_held
+
+    def readiness(self) -> str | None:
+        """None when delivering; else one line why not."""
+        if self._fatal is not None:
+            return self._fatal
+        if self._draining:
+            return "The server is stopping."
+        return self._writer.trouble
+
+    # ------------------------------------------------------------ work comes in
+
+    def hand_off(self, refs: Iterable[DeliveryRef]) -> None:
+        """Take due deliveries into their lanes, as far as memory allows; the store keeps them all."""
+        for ref in refs:
+            lane = self.lanes.get(ref.endpoint) or self._new_lane(ref.endpoint, ref.tenant)
+            self._hand_to(lane, ref)
+
+    def _hand_to(self, lane: Lane, ref: DeliveryRef) -> None:
+        if ref.position in lane.known:
+            return
+        view = lane.view
+        if view is not None and ref.rev > view.endpoint.rev:
+            lane.reload = True
+        if view is not None and ref.trigger != "test":
+            if view.endpoint.state != "enabled":
+                return
+            if self._fails_fast(view):
+                self._end(lane, ref, "circuit_open")
+                return
+        if ref.payload is not None and not self.budget.has_room(len(ref.payload.data)):
+            ref.payload = None
+        lane.push(ref, handed=True)
+        if lane.wants_load():
+            self._loader.want(lane)
+        self.dispatcher.activate(lane)
+
+    def _fails_fast(self, view: EndpointView) -> bool:
+        circuit = view.circuit
+        fail_fast = circuit.state == "open" and view.policy.circuit.on_open == "fail-fast"
+        return fail_fast and self._clock.now_ms() < circuit.retry_at_ms
+
+    def found_work(self, work: Sequence[Work]) -> None:
+        """The poll's truth (rule E1): endpoints with rows in the store, whether or not a hint came."""
+        now_ms = self._clock.now_ms()
+        for item in work:
+            lane = self.lanes.get(item.endpoint)
+            if lane is None:
+                lane = self._new_lane(item.endpoint, item.tenant)
+            elif item.due_ms <= now_ms and lane.knows_nothing_of(item.klass):
+                lane.complete[item.klass] = False
+            if lane.wants_load():
+                self._loader.want(lane)
+            self.dispatcher.activate(lane)
+
+    def touch(self, endpoints: Iterable[int]) -> None:
+        """These endpoints or their deliveries were changed by others: reload before sending (rule E2)."""
+        for endpoint in endpoints:
+            lane = self.lanes.get(endpoint)
+            if lane is not None:
+                lane.reload = True
+                self._loader.want(lane)
+
+    def _new_lane(self, endpoint: int, tenant: int) -> Lane:
+        if len(self.lanes) >= LANES_KEPT:
+            for idle in [lane for lane in self.lanes.values() if lane.is_idle() and not lane.queued]:
+                del self.lanes[idle.endpoint]
+        lane = self.lanes[endpoint] = Lane(endpoint, tenant, self.budget)
+        self._loader.want(lane)
+        return lane
+
+    # ------------------------------------------------------------ loader host
+
+    def lane_filled(self, lane: Lane) -> None:
+        """A lane has new configuration or references."""
+        if lane.wants_load():
+            self._loader.want(lane)
+        self.dispatcher.activate(lane)
+
+    def lane_gone(self, lane: Lane) -> None:
+        """The endpoint was deleted: what is under way ends, nothing more is sent."""
+        lane.forget_queued()
+        self.lanes.pop(lane.endpoint, None)
+
+    def lane_broken(self, lane: Lane, reason: str) -> None:
+        """The endpoint as stored cannot be sent to; its deliveries wait until it is changed."""
+        self._telemetry.note("endpoint.broken", endpoint=lane.endpoint, reason=reason)
+
+    def payload_loaded(self, lane: Lane, ref: DeliveryRef) -> None:
+        """Go on with a delivery that waited for its payload; without data it is dead."""
+        if ref.payload is None:
+            self._end(lane, ref, "data_expired")
+            return
+        if lane.known.get(ref.position) is ref:
+            lane.push(ref, handed=False)
+            self.dispatcher.activate(lane)
+
+    # ------------------------------------------------------------ sending
+
+    def _may_send(self) -> bool:
+        return not self._draining and self.unrecorded() < UNRECORDED_MAX
+
+    def unrecorded(self) -> int:
+        """Answers whose results are not durable yet (bounded, rule E6)."""
+        return len(self._taken_slots) - len(self._flights)
+
+    def _send(self, lane: Lane, ref: DeliveryRef, now_ms: int) -> None:
+        """Start one attempt, or do what the delivery needs first."""
+        view, builder = lane.view, lane.builder
+        if view is None or builder is None:
+            return
+        payload = ref.payload
+        if payload is None:
+            self._loader.want_payload(lane, ref)
+            return
+        overdue_ms = now_ms - ref.due_ms
+        if overdue_ms > AGE_CHECK_MS and ref.trigger != "test":
+            age_ms = view.endpoint.clock_ms(now_ms) - ref.age_start_ms
+            if retries.aged_out(view.policy.retry, age_ms, overdue_ms):
+                self._end(lane, ref, "age_exceeded")
+                return
+        if ref.crashes and self._suspect_in_flight:
+            ref.due_ms = now_ms + 100
+            lane.push(ref, handed=False)
+            return
+        try:
+            headers, body = builder.build(ref, payload, wall_s=self._clock.wall_s(), now_ms=now_ms)
+        except FormatConflict:
+            self._end(lane, ref, "format_conflict")
+            return
+        self._start(lane, ref, builder, headers, body, now_ms)
+
+    def _start(
+        self, lane: Lane, ref: DeliveryRef, builder: RequestBuilder, headers: bytes, body: bytes, now_ms: int
+    ) -> None:
+        host, troubled = builder.target.pool_key, lane.troubled
+        self._taken_slots[ref.position] = self._slots.take(ref.position)
+        lane.started(now_ms)
+        self.dispatcher.started(host, troubled=troubled)
+        if ref.crashes:
+            self._suspect_in_flight += 1
+        timeout_s = 5.0 if lane.policy is None else lane.policy.timeout_s
+        done = partial(self._on_outcome, lane, ref, host, troubled, now_ms)
+        self._flights[ref.position] = self._transport.send(builder.target, headers, body, timeout_s, done)
+
+    def _on_outcome(
+        self, lane: Lane, ref: DeliveryRef, host: str, troubled: bool, started_ms: int, outcome: Outcome
+    ) -> None:
+        """An attempt ended: decide, free the slot, hand the result to the writer."""
+        self._flights.pop(ref.position, None)
+        if ref.crashes:
+            self._suspect_in_flight -= 1
+        view = lane.view
+        if view is None:
+            raise RuntimeError("an attempt ended in a lane that was never configured")
+        before = view.circuit.state
+        decision = decide_after_attempt(
+            ref,
+            view,
+            outcome,
+            started_ms=started_ms,
+            now_ms=self._clock.now_ms(),
+            unit=0.0 if outcome.code == "delivered" and before == "closed" else self._entropy.unit(),
+            event_type="" if ref.payload is None else ref.payload.type,
+        )
+        lane.finished(decision, outcome)
+        if view.circuit.state != before:
+            self._telemetry.circuit(lane.endpoint, view.circuit.state)
+        self._writer.record(decision)
+        self.dispatcher.finished(lane, host, troubled=troubled)
+        if self._draining and not self._flights:
+            self._drained.set()
+
+    def _end(self, lane: Lane, ref: DeliveryRef, reason: str) -> None:
+        """End a delivery as dead without an attempt."""
+        if lane.view is None:
+            return
+        lane.keep(ref)
+        event_type = "" if ref.payload is None else ref.payload.type
+        self._writer.record(decide_ending(ref, lane.view, reason, now_ms=self._clock.now_ms(), event_type=event_type))
+
+    # ------------------------------------------------------------ engine.writer.CommitObserver
+
+    def on_result(self, result: Result | Repeated) -> None:
+        """An operation of a service was stored: take what is due, reload what was touched."""
+        if type(result) is Accepted:
+            if result.refs:
+                self.hand_off(result.refs)
+        elif isinstance(result, EndpointSaved):
+            self.touch((result.endpoint.position,))
+        elif isinstance(result, DeliveriesChanged | JobSaved):
+            self.touch(result.touched)
+            self.hand_off(result.refs)
+        elif isinstance(result, Done):
+            self.touch(result.touched)
+        elif isinstance(result, Promoted):
+            self.hand_off(result.refs)
+
+    def on_recorded(self, decisions: Sequence[Decision], recorded: Recorded) -> None:
+        """Results are durable: free their marks, queue the next attempts."""
+        for decision, applied in zip(decisions, recorded.applied, strict=True):
+            slot = self._taken_slots.pop(decision.delivery, None)
+            if slot is not None:
+                self._slots.free(slot)
+            lane = self.lanes.get(decision.endpoint)
+            if lane is not None:
+                lane.settled(decision, applied)
+                self.dispatcher.activate(lane)
+                if lane.wants_load():
+                    self._loader.want(lane)
+            if self._waiters:
+                for future in self._waiters.pop(decision.delivery, ()):
+                    if not future.done():
+                        future.set_result(True)
+        self.touch(recorded.touched)
+        self.hand_off(recorded.refs)
+        self.dispatcher.kick()
+
+    def on_fatal(self, error: BaseException) -> None:
+        """The writer has stopped: stop sending, let the process end."""
+        self._fatal = f"The delivery engine has stopped: {error}"
+        self._draining = True
+        self._on_fatal(error)
+
+    # ------------------------------------------------------------ stop
+
+    async def drain(self, grace_s: float) -> int:
+        """Send nothing more, wait for what is in flight; give the number of requests that had to be cut off."""
+        self._draining = True
+        if self._flights:
+            self._drained.clear()
+            try:
+                async with asyncio.timeout(grace_s):
+                    await self._drained.wait()
+            except TimeoutError:
+                for flight in self._flights.values():
+                    flight.abort()
+        cut_off = len(self._flights)
+        await self._loader.close()
+        self.dispatcher.close()
+        return cut_off

@@ -1,0 +1,342 @@
+"""A lane: one endpoint's work in its owner's memory (rules E1, E12): window, limits, circuit.
+
+The window holds references by class; what does not fit stays in the store, and the class is then not ``complete``.
+A lane decides *whether and what* may be sent next; ``engine.sender`` builds and sends it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+from typing import Final
+
+from ackpost.core import circuit as circuits
+from ackpost.core.decide import EndpointView
+from ackpost.core.decision import Decision
+from ackpost.core.model import CLASSES, CLOSED, FIRST, REPLAY, RETRY, DeliveryRef, Endpoint, EventPayload
+from ackpost.core.outcome import Outcome
+from ackpost.core.policy import Policy, effective_policy
+from ackpost.engine.request import RequestBuilder
+
+WINDOW_REFS: Final = 256
+"""References loaded a class at a time."""
+HANDED_REFS_MAX: Final = 1024
+"""References a class may grow to by hand-off."""
+SLOW_MS: Final = 1000
+GROWTH_START: Final = 2
+_PREFERENCE: Final = (
+    (FIRST, RETRY, REPLAY), (FIRST, RETRY, REPLAY), (RETRY, FIRST, REPLAY), (FIRST, RETRY, REPLAY),
+    (FIRST, RETRY, REPLAY), (RETRY, FIRST, REPLAY), (FIRST, RETRY, REPLAY), (REPLAY, RETRY, FIRST),
+)  # fmt: skip
+"""Which class goes first at each turn: old retries and replays get a share, never the whole."""
+
+REFS_MAX: Final = 20_000
+PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024
+REFS_A_CLASS_MIN: Final = 8
+"""What a class may hold even when the node's references are used up, so that no endpoint starves."""
+
+Entry = tuple[int, int, DeliveryRef]
+_NO_BOUND: Final = (1 << 62, 0)
+
+
+class Budget:
+    """What all lanes of a node hold together: references and bytes of payload (rule E12)."""
+
+    __slots__ = ("payload_bytes", "refs")
+
+    def __init__(self) -> None:
+        self.refs = 0
+        self.payload_bytes = 0
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether a payload may be kept in memory."""
+        return self.payload_bytes + size_bytes <= PAYLOAD_BYTES_MAX
+
+
+class Lane:
+    """One endpoint's window and limits. All times are process milliseconds."""
+
+    __slots__ = (
+        "bounds", "budget", "builder", "complete", "deleted", "ended_during_load", "endpoint", "fresh", "growth",
+        "heaps", "in_flight", "known", "last_start_ms", "loading", "policy", "queued", "rate_at_ms", "rate_held",
+        "rate_tokens", "reload", "tenant", "tests", "timer_ms", "troubled", "turn", "view", "wake_ms",
+    )  # fmt: skip
+
+    def __init__(self, endpoint: int, tenant: int, budget: Budget) -> None:
+        self.budget = budget
+        self.endpoint = endpoint
+        self.tenant = tenant
+        self.view: EndpointView | None = None
+        self.policy: Policy | None = None
+        self.builder: RequestBuilder | None = None
+        self.fresh = False
+        self.deleted = False
+        self.heaps: tuple[list[Entry], ...] = ([], [], [])
+        self.tests: deque[DeliveryRef] = deque()
+        self.known: dict[int, DeliveryRef] = {}
+        self.complete = [False, False, False]
+        self.bounds = [_NO_BOUND, _NO_BOUND, _NO_BOUND]
+        self.loading = False
+        self.reload = False
+        self.ended_during_load: set[int] = set()
+        self.in_flight = 0
+        self.growth = GROWTH_START
+        self.last_start_ms = 0
+        self.turn = 0
+        self.troubled = False
+        self.queued = False
+        self.wake_ms = 0
+        self.timer_ms = 0
+        self.rate_tokens = 1.0
+        self.rate_at_ms = 0
+        self.rate_held = False
+
+    # ------------------------------------------------------------ configuration
+
+    def configure(self, endpoint: Endpoint, builder: RequestBuilder, salt: int) -> None:
+        """Take over a stored endpoint; the circuit in memory is the newer one, unless a person asked for a probe."""
+        policy = effective_policy(endpoint.policy)
+        circuit = circuits.owned_anew(endpoint.circuit) if self.view is None else self.view.circuit
+        if self.view is not None and endpoint.circuit.state == "half-open" and circuit.state == "open":
+            circuit = circuits.half_open(circuit)
+        if not policy.circuit.enabled:
+            circuit = CLOSED
+        self.view = EndpointView(endpoint, policy, frozenset(policy.retry.retry_on), circuit, salt)
+        self.policy = policy
+        self.builder = builder
+        self.fresh = True
+
+    def forget_queued(self) -> None:
+        """Drop what is queued (not what is under way) so that it is loaded anew."""
+        dropped = [entry[2] for heap in self.heaps for entry in heap]
+        for heap in self.heaps:
+            heap.clear()
+        for ref in dropped:
+            self._forget(ref)
+        self.complete[:] = (False, False, False)
+        self.bounds[:] = (_NO_BOUND, _NO_BOUND, _NO_BOUND)
+
+    def give_payload(self, ref: DeliveryRef, payload: EventPayload) -> None:
+        """Keep a payload with its reference."""
+        if ref.payload is None:
+            ref.payload = payload
+            self.budget.payload_bytes += len(payload.data)
+
+    def keep(self, ref: DeliveryRef) -> None:
+        """Remember a reference that is neither queued nor sent until its ending is durable."""
+        self._know(ref)
+
+    def _know(self, ref: DeliveryRef) -> None:
+        if ref.position not in self.known:
+            self.known[ref.position] = ref
+            self.budget.refs += 1
+            if ref.payload is not None:
+                self.budget.payload_bytes += len(ref.payload.data)
+
+    def _forget(self, ref: DeliveryRef) -> None:
+        if self.known.pop(ref.position, None) is not None:
+            self.budget.refs -= 1
+            if ref.payload is not None:
+                self.budget.payload_bytes -= len(ref.payload.data)
+
+    # ------------------------------------------------------------ window
+
+    def push(self, ref: DeliveryRef, *, handed: bool) -> bool:
+        """Queue a reference; False when it does not fit and stays in the store alone (the class is then partial).
+
+        A partial class takes only what sorts before its bound: what lies behind it is not all in memory.
+        """
+        if ref.trigger == "test":
+            self._know(ref)
+            self.tests.append(ref)
+            return True
+        klass, heap = ref.klass, self.heaps[ref.klass]
+        if handed and not self._fits(ref, len(heap)):
+            self.complete[klass] = False
+            self.bounds[klass] = min(self.bounds[klass], (ref.due_ms, ref.position))
+            self._forget(ref)
+            return False
+        self._know(ref)
+        heappush(heap, (ref.due_ms, ref.position, ref))
+        return True
+
+    def _fits(self, ref: DeliveryRef, held: int) -> bool:
+        if (ref.due_ms, ref.position) > self.bounds[ref.klass] or held >= HANDED_REFS_MAX:
+            return False
+        return held < REFS_A_CLASS_MIN or self.budget.refs < REFS_MAX
+
+    def loaded(self, klass: int, refs: list[DeliveryRef], *, complete: bool) -> list[DeliveryRef]:
+        """Take over a window that was loaded; give the references that were new here."""
+        fresh = [ref for ref in refs if ref.position not in self.known and ref.position not in self.ended_during_load]
+        for ref in fresh:
+            self.push(ref, handed=False)
+        if complete:
+            self.complete[klass] = True
+            self.bounds[klass] = _NO_BOUND
+        elif refs:
+            self.bounds[klass] = (refs[-1].due_ms, refs[-1].position)
+        return fresh
+
+    def wants_load(self) -> bool:
+        """Whether a partial class runs low, or configuration or window are out of date."""
+        if self.deleted:
+            return False
+        if not self.fresh or self.reload:
+            return True
+        if self.view is None or self.view.endpoint.state != "enabled":
+            return False
+        return any(not self.complete[klass] and len(self.heaps[klass]) < WINDOW_REFS // 4 for klass in CLASSES)
+
+    def knows_nothing_of(self, klass: int) -> bool:
+        """Memory claims that there is no work of this class, neither queued nor under way."""
+        if not self.complete[klass] or self.heaps[klass]:
+            return False
+        return not any(ref.klass == klass for ref in self.known.values())
+
+    def is_idle(self) -> bool:
+        """Nothing in memory and nothing to remember: the lane may be dropped."""
+        return (
+            not self.known
+            and not self.loading
+            and not self.in_flight
+            and all(self.complete)
+            and self.view is not None
+            and self.view.circuit.state == "closed"
+            and self.view.circuit.failures == 0
+        )
+
+    # ------------------------------------------------------------ what next
+
+    def take(self, now_ms: int) -> DeliveryRef | None:
+        """Take the next reference that may be sent now; None sets ``wake_ms`` (0: an event will wake the lane)."""
+        self.wake_ms = 0
+        if not self.fresh or self.view is None:
+            return None
+        if self.tests:
+            return self.tests.popleft()
+        view, policy = self.view, self.policy
+        if policy is None or view.endpoint.state != "enabled" or self.reload:
+            return None
+        blocked_ms = self._blocked_until_ms(view, policy, now_ms)
+        if blocked_ms < 0:
+            return None
+        klass = self._choose(view.circuit.state == "half-open", now_ms)
+        if klass < 0 or blocked_ms > now_ms:
+            self._plan_wake(blocked_ms, now_ms)
+            return None
+        return heappop(self.heaps[klass])[2]
+
+    def _blocked_until_ms(self, view: EndpointView, policy: Policy, now_ms: int) -> int:
+        """When limits allow the next request: ≤ now at once, -1 when only an answer can free the lane."""
+        circuit = view.circuit
+        if circuit.state == "closed" and circuit.failures < circuits.SUSPICION_FAILURES:
+            if self.in_flight >= min(self.growth, policy.max_in_flight):
+                return -1
+            until_ms = 0
+        else:
+            if circuit.state == "open":
+                circuit = view.circuit = circuits.wake(circuit, now_ms)
+                if circuit.state == "open":
+                    return circuit.retry_at_ms
+            if self.in_flight >= circuits.limit(circuit, policy.circuit, policy.max_in_flight):
+                return -1
+            until_ms = self.last_start_ms + circuits.spacing_ms(circuit, policy.circuit)
+        until_ms = max(until_ms, view.endpoint.retry_after_until_ms)
+        if policy.rate_per_s is not None:
+            until_ms = max(until_ms, self._rate_until_ms(policy.rate_per_s, now_ms))
+        return until_ms
+
+    def _rate_until_ms(self, rate_per_s: float, now_ms: int) -> int:
+        """A token bucket of one second's worth (at least one)."""
+        self.rate_tokens = min(
+            max(1.0, rate_per_s), self.rate_tokens + max(0, now_ms - self.rate_at_ms) * rate_per_s / 1000.0
+        )
+        self.rate_at_ms = now_ms
+        self.rate_held = self.rate_tokens < 1.0
+        return now_ms + 1 + int((1.0 - self.rate_tokens) * 1000.0 / rate_per_s) if self.rate_held else 0
+
+    def _choose(self, oldest: bool, now_ms: int) -> int:
+        """The class whose head is due: by turns, or the oldest of all for a probe."""
+        heaps = self.heaps
+        if oldest:
+            due = [klass for klass in CLASSES if heaps[klass] and heaps[klass][0][0] <= now_ms]
+            return min(due, key=lambda klass: heaps[klass][0][:2]) if due else -1
+        if heaps[FIRST] and not heaps[RETRY] and not heaps[REPLAY]:
+            return FIRST if heaps[FIRST][0][0] <= now_ms else -1
+        for klass in _PREFERENCE[self.turn]:
+            if heaps[klass] and heaps[klass][0][0] <= now_ms:
+                self.turn = (self.turn + 1) % len(_PREFERENCE)
+                return klass
+        return -1
+
+    def _plan_wake(self, blocked_ms: int, now_ms: int) -> None:
+        heads = [heap[0][0] for heap in self.heaps if heap]
+        if heads:
+            self.wake_ms = max(blocked_ms, min(heads), now_ms + 1)
+
+    # ------------------------------------------------------------ what happened
+
+    def started(self, now_ms: int) -> None:
+        """A request of this lane began."""
+        self.in_flight += 1
+        self.last_start_ms = now_ms
+        if self.policy is not None and self.policy.rate_per_s is not None:
+            self.rate_tokens -= 1.0
+
+    def finished(self, decision: Decision, outcome: Outcome) -> None:
+        """Take over what a decision changes here: circuit, growth, marks of the endpoint's document."""
+        self.in_flight -= 1
+        view, good = self.view, decision.verdict == "delivered"
+        if view is None or self.policy is None:
+            return
+        self.troubled = not good or outcome.duration_ms > SLOW_MS
+        if good:
+            if self.growth < self.policy.max_in_flight:
+                self.growth += 1
+        else:
+            self.growth = max(GROWTH_START, self.growth // 2)
+        if decision.trigger == "test":
+            return
+        view.circuit = decision.circuit
+        change = decision.endpoint_change
+        if change is not None:
+            _apply_change(view.endpoint, decision)
+
+    def settled(self, decision: Decision, applied: bool) -> None:
+        """A result is durable: forget the delivery, or queue it again for its next attempt."""
+        ref = self.known.get(decision.delivery)
+        if ref is None:
+            return
+        if applied and decision.verdict in ("retry", "again") and decision.due_ms is not None:
+            ref.due_ms = decision.due_ms
+            ref.crashes = decision.crashes
+            if decision.verdict == "retry":
+                ref.number = decision.number
+                ref.round_attempts += 1
+                if ref.klass == FIRST:
+                    ref.klass = RETRY
+            self.push(ref, handed=True)
+            return
+        self._forget(ref)
+        if self.loading:
+            self.ended_during_load.add(decision.delivery)
+
+
+def _apply_change(endpoint: Endpoint, decision: Decision) -> None:
+    change = decision.endpoint_change
+    if change is None:
+        return
+    if change.retry_after_until_ms is not None:
+        endpoint.retry_after_until_ms = change.retry_after_until_ms
+    if change.clear_failing:
+        endpoint.first_failure_ms = endpoint.last_failure_ms = None
+        endpoint.failing_announced = False
+    if change.first_failure_ms is not None:
+        endpoint.first_failure_ms = change.first_failure_ms
+    if change.last_failure_ms is not None:
+        endpoint.last_failure_ms = change.last_failure_ms
+    if change.failing_announced is not None:
+        endpoint.failing_announced = change.failing_announced
+    if change.disable_reason is not None:
+        endpoint.state = "disabled"
+        endpoint.state_reason = change.disable_reason

@@ -1,0 +1,158 @@
+"""Fills lanes from the store (rule E1): endpoint documents, windows, payloads. Never more than a few loads at once.
+
+A load's snapshot may be older than what happens meanwhile: what ended during it is subtracted, what is in memory wins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from ackpost.core.model import CLASSES, DeliveryRef, Endpoint
+from ackpost.engine.lane import REFS_A_CLASS_MIN, REFS_MAX, WINDOW_REFS, Lane
+from ackpost.engine.request import RequestBuilder
+from ackpost.errors import AckpostError, StoreError
+from ackpost.ports.store import Store
+
+LOADS_AT_ONCE: Final = 4
+PREFETCH_REFS: Final = 128
+PAYLOADS_A_LOAD: Final = 256
+TROUBLE_PAUSE_S: Final = 0.25
+
+
+class LoaderHost(Protocol):
+    """What the loader needs of the engine."""
+
+    def lane_filled(self, lane: Lane) -> None:
+        """A lane has new configuration or references."""
+
+    def lane_gone(self, lane: Lane) -> None:
+        """The endpoint was deleted."""
+
+    def lane_broken(self, lane: Lane, reason: str) -> None:
+        """The endpoint as stored cannot be sent to; its deliveries wait until it is changed."""
+
+    def payload_loaded(self, lane: Lane, ref: DeliveryRef) -> None:
+        """A reference has its payload, or its data is gone (payload None)."""
+
+
+class Loader:
+    """Loads lanes and payloads in bounded tasks."""
+
+    def __init__(self, store: Store, host: LoaderHost, make_builder: Callable[[Endpoint], RequestBuilder]) -> None:
+        self._store = store
+        self._host = host
+        self._make_builder = make_builder
+        self._lanes: dict[int, Lane] = {}
+        self._payloads: list[tuple[Lane, DeliveryRef]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._payload_task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def want(self, lane: Lane) -> None:
+        """Load a lane's configuration and windows soon."""
+        if lane.loading or self._closed:
+            return
+        lane.loading = True
+        self._lanes[lane.endpoint] = lane
+        if len(self._tasks) < LOADS_AT_ONCE:
+            task = asyncio.get_running_loop().create_task(self._load_lanes(), name="lanes")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def want_payload(self, lane: Lane, ref: DeliveryRef) -> None:
+        """Load the payload of a reference that was taken for sending."""
+        self._payloads.append((lane, ref))
+        if self._payload_task is None and not self._closed:
+            self._payload_task = asyncio.get_running_loop().create_task(self._load_payloads(), name="payloads")
+
+    async def close(self) -> None:
+        """End the loads under way."""
+        self._closed = True
+        tasks = [*self._tasks, *([self._payload_task] if self._payload_task else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _load_lanes(self) -> None:
+        while self._lanes:
+            _, lane = self._lanes.popitem()
+            try:
+                await self._load_lane(lane)
+            except StoreError:
+                # The store says itself when it is in trouble (writer.trouble); here only the work must not be lost.
+                self._lanes[lane.endpoint] = lane
+                await asyncio.sleep(TROUBLE_PAUSE_S)
+                continue
+            lane.loading = False
+            lane.ended_during_load.clear()
+            if not lane.deleted:
+                self._host.lane_filled(lane)
+
+    async def _load_lane(self, lane: Lane) -> None:
+        if lane.reload or not lane.fresh:
+            lane.reload = False
+            found = await self._store.load_endpoints([lane.endpoint])
+            endpoint = found.get(lane.endpoint)
+            if endpoint is None:
+                lane.deleted = True
+                lane.loading = False
+                self._host.lane_gone(lane)
+                return
+            lane.forget_queued()
+            self._configure(lane, endpoint)
+        if lane.view is None or lane.view.endpoint.state != "enabled":
+            return
+        for klass in CLASSES:
+            if not lane.complete[klass] and len(lane.heaps[klass]) < WINDOW_REFS // 4:
+                await self._load_window(lane, klass)
+
+    def _configure(self, lane: Lane, endpoint: Endpoint) -> None:
+        """An endpoint that cannot be used (written by hand, another server's rules) is parked with its reason."""
+        try:
+            builder = self._make_builder(endpoint)
+        except AckpostError as error:
+            lane.fresh = True
+            lane.view = None
+            self._host.lane_broken(lane, str(error))
+            return
+        lane.configure(endpoint, builder, self._store.salt)
+
+    async def _load_window(self, lane: Lane, klass: int) -> None:
+        known = sum(1 for ref in lane.known.values() if ref.klass == klass)
+        room = max(REFS_A_CLASS_MIN, min(WINDOW_REFS, REFS_MAX - lane.budget.refs))
+        limit = room + known
+        lane.complete[klass] = True
+        refs = await self._store.load_window(lane.endpoint, klass, after=None, limit=limit)
+        # A hand-off that did not fit during the load has marked the class partial again.
+        complete = lane.complete[klass] and len(refs) < limit
+        lane.complete[klass] = complete
+        fresh = lane.loaded(klass, refs, complete=complete)
+        await self._prefetch(lane, fresh)
+
+    async def _prefetch(self, lane: Lane, refs: list[DeliveryRef]) -> None:
+        wanted = [ref for ref in refs[:PREFETCH_REFS] if ref.payload is None]
+        if not wanted or not lane.budget.has_room(0):
+            return
+        payloads = await self._store.load_payloads([ref.event for ref in wanted])
+        for ref in wanted:
+            payload = payloads.get(ref.event)
+            if payload is not None and lane.known.get(ref.position) is ref and lane.budget.has_room(len(payload.data)):
+                lane.give_payload(ref, payload)
+
+    async def _load_payloads(self) -> None:
+        while self._payloads:
+            batch = self._payloads[:PAYLOADS_A_LOAD]
+            try:
+                payloads = await self._store.load_payloads(list({ref.event for _, ref in batch}))
+            except StoreError:
+                await asyncio.sleep(TROUBLE_PAUSE_S)
+                continue
+            del self._payloads[: len(batch)]
+            for lane, ref in batch:
+                payload = payloads.get(ref.event)
+                if payload is not None:
+                    lane.give_payload(ref, payload)
+                self._host.payload_loaded(lane, ref)
+        self._payload_task = None

@@ -1,0 +1,252 @@
+"""Group commit (rule E6): whatever gathered while the previous commit ran becomes the next one.
+
+One writer a process. Operations of services and results of attempts share its commits. A group that fails as a whole is
+repeated one operation at a time, so that one bad row never fails strangers; results are kept until they are stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from ackpost.core.decision import Decision
+from ackpost.errors import RequestError, StoreBusy, StoreError, StoreFull, StoreLocked, Unavailable
+from ackpost.ports.clock import Clock
+from ackpost.ports.operations import Accept, Accepted, Operation, Record, Recorded, Repeated, Result
+from ackpost.ports.store import Store
+from ackpost.ports.telemetry import Telemetry
+
+GROUP_OPERATIONS_MAX: Final = 1000
+GROUP_BYTES_MAX: Final = 8 * 1024 * 1024
+QUEUE_OPERATIONS_MAX: Final = 10_000
+QUEUE_BYTES_MAX: Final = 64 * 1024 * 1024
+RESULTS_A_GROUP_MAX: Final = 1000
+TROUBLE_PAUSE_S: Final = 0.25
+
+Reply = Result | Repeated | RequestError
+
+
+class CommitObserver(Protocol):
+    """The engine, told of what became durable."""
+
+    def on_result(self, result: Result | Repeated) -> None:
+        """An operation of a service was stored."""
+
+    def on_recorded(self, decisions: Sequence[Decision], recorded: Recorded) -> None:
+        """Results of attempts were stored."""
+
+    def on_fatal(self, error: BaseException) -> None:
+        """The node must stop: it no longer owns the store, or the writer broke."""
+
+
+class Writer:
+    """The one place that calls ``Store.commit``."""
+
+    def __init__(self, store: Store, clock: Clock, telemetry: Telemetry, *, incarnation: int, node: str) -> None:
+        self._store = store
+        self._clock = clock
+        self._telemetry = telemetry
+        self._incarnation = incarnation
+        self._node = node
+        self._queue: list[tuple[Operation, asyncio.Future[Result | Repeated]]] = []
+        self._queue_bytes = 0
+        self._decisions: list[Decision] = []
+        self._wake: asyncio.Event = asyncio.Event()
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+        self.observer: CommitObserver | None = None
+        self.trouble: str | None = None
+
+    def start(self) -> None:
+        """Begin to commit."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="writer")
+
+    async def submit(self, operation: Operation) -> Result | Repeated:
+        """Wait until the operation is durable and give its result (``ports.commit``)."""
+        return await self.enqueue(operation)
+
+    def enqueue(self, operation: Operation) -> asyncio.Future[Result | Repeated]:
+        """Queue an operation; the future gives its result. Raises Unavailable when the queue is full."""
+        if self._stopping or self._task is None:
+            raise Unavailable("The server is starting or stopping.", code="starting", retry_after_s=1)
+        size_bytes = _size_bytes(operation)
+        if len(self._queue) >= QUEUE_OPERATIONS_MAX or self._queue_bytes + size_bytes > QUEUE_BYTES_MAX:
+            raise Unavailable("Too many requests wait for the database.", code="overloaded", retry_after_s=1)
+        future: asyncio.Future[Result | Repeated] = self._task.get_loop().create_future()
+        self._queue.append((operation, future))
+        self._queue_bytes += size_bytes
+        self._wake.set()
+        return future
+
+    def record(self, decision: Decision) -> None:
+        """Queue the result of an attempt; it is kept until it is stored."""
+        self._decisions.append(decision)
+        self._wake.set()
+
+    @property
+    def unrecorded(self) -> int:
+        """Results that wait for their commit."""
+        return len(self._decisions)
+
+    @property
+    def queued(self) -> int:
+        """Operations that wait for their commit."""
+        return len(self._queue)
+
+    async def stop(self) -> None:
+        """Commit all that is queued, then end."""
+        self._stopping = True
+        self._wake.set()
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._queue or self._decisions:
+                    await self._commit_group()
+                if self._stopping:
+                    return
+        except Exception as error:
+            self._fail_all(error)
+            if self.observer is None:
+                raise
+            self.observer.on_fatal(error)
+
+    async def _commit_group(self) -> None:
+        entries = self._take_entries()
+        decisions = self._decisions[:RESULTS_A_GROUP_MAX]
+        del self._decisions[:RESULTS_A_GROUP_MAX]
+        operations: list[Operation] = [entry[0] for entry in entries]
+        if decisions:
+            operations.append(Record(decisions, self._incarnation, self._clock.now_ms(), self._node))
+        started = self._clock.monotonic()
+        try:
+            replies = await self._store.commit(operations)
+        except StoreLocked:
+            self._fail_entries(entries, _unavailable("This server no longer owns the database.", "starting"))
+            raise
+        except StoreError as error:
+            await self._after_failure(entries, decisions, error)
+            return
+        self._set_trouble(None)
+        self._telemetry.committed(len(operations), self._clock.monotonic() - started)
+        self._resolve(entries, replies)
+        if decisions:
+            self._tell_recorded(decisions, replies[-1])
+
+    def _take_entries(self) -> list[tuple[Operation, asyncio.Future[Result | Repeated]]]:
+        """Take the next group from the queue, bounded in operations and bytes (rule E11)."""
+        if len(self._queue) <= GROUP_OPERATIONS_MAX and self._queue_bytes <= GROUP_BYTES_MAX:
+            entries, self._queue, self._queue_bytes = self._queue, [], 0
+            return entries
+        taken, taken_bytes = 0, 0
+        while taken < min(len(self._queue), GROUP_OPERATIONS_MAX):
+            size_bytes = _size_bytes(self._queue[taken][0])
+            if taken and taken_bytes + size_bytes > GROUP_BYTES_MAX:
+                break
+            taken += 1
+            taken_bytes += size_bytes
+        entries, self._queue = self._queue[:taken], self._queue[taken:]
+        self._queue_bytes -= taken_bytes
+        return entries
+
+    async def _after_failure(
+        self,
+        entries: list[tuple[Operation, asyncio.Future[Result | Repeated]]],
+        decisions: list[Decision],
+        error: StoreError,
+    ) -> None:
+        """Nothing of the group was stored: repeat one by one what may be innocent, keep the results."""
+        self._set_trouble(str(error))
+        if isinstance(error, StoreFull | StoreBusy):
+            self._fail_entries(entries, _refusal_for(error))
+        else:
+            for entry in entries:
+                await self._commit_alone(entry)
+        self._decisions[:0] = decisions
+        if decisions:
+            await asyncio.sleep(TROUBLE_PAUSE_S)
+            self._wake.set()
+
+    async def _commit_alone(self, entry: tuple[Operation, asyncio.Future[Result | Repeated]]) -> None:
+        try:
+            replies = await self._store.commit([entry[0]])
+        except StoreLocked:
+            self._fail_entries([entry], _unavailable("This server no longer owns the database.", "starting"))
+            raise
+        except StoreError as error:
+            self._fail_entries([entry], _refusal_for(error))
+            return
+        self._resolve([entry], replies)
+
+    def _resolve(
+        self, entries: Sequence[tuple[Operation, asyncio.Future[Result | Repeated]]], replies: Sequence[Reply]
+    ) -> None:
+        observer = self.observer
+        events = deliveries = 0
+        for (operation, future), reply in zip(entries, replies, strict=False):
+            if isinstance(reply, RequestError):
+                if not future.done():
+                    future.set_exception(reply)
+                continue
+            if not future.done():
+                future.set_result(reply)
+            if type(reply) is Accepted and type(operation) is Accept:
+                for event in reply.events:
+                    if not event.duplicate:
+                        events += 1
+                        deliveries += event.deliveries
+            if observer is not None:
+                observer.on_result(reply)
+        if events:
+            self._telemetry.accepted(events, deliveries)
+
+    def _tell_recorded(self, decisions: list[Decision], reply: Reply) -> None:
+        if not isinstance(reply, Recorded):
+            raise StoreError(f"The store refused to record results: {reply!r}")
+        self._telemetry.attempts(decisions)
+        if self.observer is not None:
+            self.observer.on_recorded(decisions, reply)
+
+    def _set_trouble(self, trouble: str | None) -> None:
+        if trouble != self.trouble:
+            self._telemetry.note("store.trouble" if trouble else "store.recovered", reason=trouble or self.trouble)
+            self.trouble = trouble
+
+    def _fail_entries(
+        self, entries: Sequence[tuple[Operation, asyncio.Future[Result | Repeated]]], error: Exception
+    ) -> None:
+        for _, future in entries:
+            if not future.done():
+                future.set_exception(error)
+
+    def _fail_all(self, error: Exception) -> None:
+        refusal = error if isinstance(error, RequestError) else _unavailable("The writer has stopped.", "starting")
+        self._fail_entries(self._queue, refusal)
+        self._queue = []
+
+
+def _size_bytes(operation: Operation) -> int:
+    """Estimate what an operation holds in memory: only accepted data can be large."""
+    if type(operation) is not Accept:
+        return 1000
+    events = operation.events
+    if len(events) == 1:
+        return 500 + len(events[0].data)
+    return 500 * len(events) + sum(len(event.data) for event in events)
+
+
+def _refusal_for(error: StoreError) -> Unavailable:
+    if isinstance(error, StoreFull):
+        return _unavailable("No space is left where the database lies; nothing was stored.", "storage_full", 10)
+    if isinstance(error, StoreBusy):
+        return _unavailable("The database is busy; nothing was stored.", "overloaded")
+    return _unavailable("The database could not store this; nothing was stored.", "overloaded")
+
+
+def _unavailable(detail: str, code: str, retry_after_s: int = 1) -> Unavailable:
+    return Unavailable(detail, code=code, retry_after_s=retry_after_s)
