@@ -11,8 +11,17 @@ from ackpost.ports.commit import Committer
 from ackpost.ports.engine import EngineView
 from ackpost.ports.store import Store
 from ackpost.service.auth import Authenticator
+from ackpost.service.dead_letters import DeadLetterService
+from ackpost.service.deliveries import DeliveryService
+from ackpost.service.endpoint_health import HealthService
+from ackpost.service.endpoint_secrets import SecretService
+from ackpost.service.endpoint_state import StateService
+from ackpost.service.endpoint_tests import TestSender
+from ackpost.service.endpoints import EndpointService
+from ackpost.service.jobs import JobService
 from ackpost.service.publish import Publisher
 from ackpost.service.routing import Router
+from ackpost.service.stats import StatsService
 from ackpost.service.telemetry import Counters
 from ackpost.service.tenants import TenantDirectory
 
@@ -56,6 +65,15 @@ class Services:
     tenants: TenantDirectory = field(init=False)
     router: Router = field(init=False)
     publisher: Publisher = field(init=False)
+    endpoints: EndpointService = field(init=False)
+    secrets: SecretService = field(init=False)
+    tests: TestSender = field(init=False)
+    states: StateService = field(init=False)
+    health: HealthService = field(init=False)
+    deliveries: DeliveryService = field(init=False)
+    dead_letters: DeadLetterService = field(init=False)
+    jobs: JobService = field(init=False)
+    stats: StatsService = field(init=False)
 
     def __post_init__(self) -> None:
         self.auth = Authenticator(self.store, self.committer, self.clock)
@@ -64,6 +82,15 @@ class Services:
         self.publisher = Publisher(
             self.router, self.tenants, self.committer, self.clock, data_bytes_max=self.options.data_bytes_max
         )
+        self.endpoints = EndpointService(self)
+        self.secrets = SecretService(self)
+        self.deliveries = DeliveryService(self)
+        self.tests = TestSender(self, self.deliveries)
+        self.states = StateService(self, self.tests)
+        self.health = HealthService(self, self.deliveries)
+        self.dead_letters = DeadLetterService(self)
+        self.jobs = JobService(self)
+        self.stats = StatsService(self)
 
     def salt(self) -> int:
         """The store's salt, for public ids (known once the store is open)."""
