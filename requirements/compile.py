@@ -21,7 +21,10 @@ OPTIONS = [
 ]
 FILES = {
     "requirements/build.txt": ["requirements/build.in"],
-    "requirements/server.txt": ["pyproject.toml", "--extra", "server"],
+    "requirements/server.txt": [
+        *("pyproject.toml", "--extra", "server"),
+        *("--constraint", "requirements/constraints.in"),
+    ],
     "requirements/dev.txt": [
         *("pyproject.toml", "--extra", "server", "--extra", "dev"),
         *("--constraint", "requirements/server.txt"),

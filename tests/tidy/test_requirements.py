@@ -19,8 +19,12 @@ def _read(name: str) -> str:
     return (tree.ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
 
 
-def _pinned(name: str) -> dict[str, str]:
-    return dict(_ENTRY.findall(_read(name)))
+def _pinned(name: str) -> dict[str, set[str]]:
+    """Each package's versions: one, or one for each kind of platform."""
+    found: dict[str, set[str]] = {}
+    for package, version in _ENTRY.findall(_read(name)):
+        found.setdefault(package, set()).add(version)
+    return found
 
 
 @pytest.mark.parametrize("name", _FILES)
@@ -47,4 +51,4 @@ def test_each_declared_dependency_is_pinned() -> None:
 def test_users_and_developers_run_the_same_versions() -> None:
     """What the tests ran with is what the server's users install."""
     server, developers = _pinned("server"), _pinned("dev")
-    assert {name: version for name, version in server.items() if developers.get(name) != version} == {}
+    assert {name: versions for name, versions in server.items() if developers.get(name) != versions} == {}
