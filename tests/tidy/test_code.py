@@ -105,7 +105,11 @@ def test_there_is_one_http_client() -> None:
     for file in tree.python_files(tree.SRC):
         if _may_connect(file):
             continue
-        found += [f"{tree.at(file, line)} {name}" for name, line in tree.imports(file) if name in _CLIENT_MODULES]
+        found += [
+            f"{tree.at(file, line)} {name}"
+            for name, line in tree.imports(file)
+            if name in _CLIENT_MODULES or name.rpartition(".")[2] in _CLIENT_CALLS
+        ]
         for node in ast.walk(tree.parsed(file)):
             if isinstance(node, ast.Attribute) and node.attr in _CLIENT_CALLS:
                 found.append(f"{tree.at(file, node.lineno)} {node.attr}")
