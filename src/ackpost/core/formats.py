@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
@@ -71,15 +70,7 @@ def _members(data: bytes, key_field: str | None) -> bytes:
     before, brace, rest = data.partition(b"{")
     if not brace or before.strip():
         raise FormatConflict("format flat needs an object as data")
-    if any(spelling in data for spelling in _spellings(key_field)):
-        taken = member_names(data).intersection((*FLAT_NAMES, key_field))
-        if taken:
-            raise FormatConflict(f"data has a member of format flat's own: {', '.join(sorted(taken))}")
+    taken = member_names(data).intersection((*FLAT_NAMES, key_field))
+    if taken:
+        raise FormatConflict(f"data has a member of format flat's own: {', '.join(sorted(taken))}")
     return rest if rest.lstrip().startswith(b"}") else b"," + rest
-
-
-@lru_cache(maxsize=1024)
-def _spellings(key_field: str | None) -> tuple[bytes, ...]:
-    """Give what ``data`` must contain to have a member of the envelope's: a name in plain spelling, or an escape."""
-    names = FLAT_NAMES if key_field is None else (*FLAT_NAMES, key_field)
-    return (b"\\u", *(b'"%b"' % name.encode() for name in names))
