@@ -38,7 +38,7 @@ bench: $(SERVER) $(PACKAGE)  ## Measure accept and delivery rates (ARGS="--compa
 
 test: lint  ## Lint, types, import contracts, then the whole test suite
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -q tests/core
+	$(BIN)/coverage run -m pytest tests/core
 	$(BIN)/coverage report --fail-under=100
 	$(PY) -m pytest
 
