@@ -6,6 +6,11 @@ from typing import Final
 
 from litestar.types import ControllerRouterHandler
 
-from ackpost.api import system
+from ackpost.api import api_keys, events, system, tenants
 
-ROUTES: Final[list[ControllerRouterHandler]] = [*system.ROUTES]
+ROUTES: Final[list[ControllerRouterHandler]] = [
+    *events.ROUTES,
+    *tenants.ROUTES,
+    *api_keys.ROUTES,
+    *system.ROUTES,
+]

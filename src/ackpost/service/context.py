@@ -10,6 +10,7 @@ from ackpost.ports.clock import Clock, Entropy
 from ackpost.ports.commit import Committer
 from ackpost.ports.engine import EngineView
 from ackpost.ports.store import Store
+from ackpost.service.api_keys import ApiKeys
 from ackpost.service.auth import Authenticator
 from ackpost.service.dead_letters import DeadLetterService
 from ackpost.service.deliveries import DeliveryService
@@ -18,11 +19,13 @@ from ackpost.service.endpoint_secrets import SecretService
 from ackpost.service.endpoint_state import StateService
 from ackpost.service.endpoint_tests import TestSender
 from ackpost.service.endpoints import EndpointService
+from ackpost.service.events import EventService
 from ackpost.service.jobs import JobService
 from ackpost.service.publish import Publisher
 from ackpost.service.routing import Router
 from ackpost.service.stats import StatsService
 from ackpost.service.telemetry import Counters
+from ackpost.service.tenant_changes import TenantChanges
 from ackpost.service.tenants import TenantDirectory
 
 ENVELOPE_BYTES_MAX: Final = 65_536
@@ -65,6 +68,9 @@ class Services:
     tenants: TenantDirectory = field(init=False)
     router: Router = field(init=False)
     publisher: Publisher = field(init=False)
+    events: EventService = field(init=False)
+    tenant_changes: TenantChanges = field(init=False)
+    api_keys: ApiKeys = field(init=False)
     endpoints: EndpointService = field(init=False)
     secrets: SecretService = field(init=False)
     tests: TestSender = field(init=False)
@@ -82,16 +88,15 @@ class Services:
         self.publisher = Publisher(
             self.router, self.tenants, self.committer, self.clock, data_bytes_max=self.options.data_bytes_max
         )
+        self.tenant_changes = TenantChanges(self)
+        self.api_keys = ApiKeys(self)
         self.endpoints = EndpointService(self)
         self.secrets = SecretService(self)
         self.deliveries = DeliveryService(self)
+        self.events = EventService(self, self.deliveries)
         self.tests = TestSender(self, self.deliveries)
         self.states = StateService(self, self.tests)
         self.health = HealthService(self, self.deliveries)
         self.dead_letters = DeadLetterService(self)
         self.jobs = JobService(self)
         self.stats = StatsService(self)
-
-    def salt(self) -> int:
-        """The store's salt, for public ids (known once the store is open)."""
-        return self.store.salt

@@ -18,8 +18,10 @@ DEFAULT: Final = "default"
 ANY: Final = "*"
 HEADER: Final = "Ackpost-Tenant"
 
-Scope = Literal["one", "any", "list"]
-"""``one``: the call must know its tenant; ``any``: an operator may leave it open; ``list``: also by ``*``."""
+Scope = Literal["one", "any", "list", "named"]
+"""``one``: the call must know its tenant; ``any``: an operator may leave it open; ``list``: also by ``*``;
+``named``: as ``list``, but without the header no tenant is meant, not even the only one.
+"""
 
 _TRUSTED_FOR_S: Final = 4.0
 _CACHED_MAX: Final = 10_000
@@ -119,9 +121,9 @@ class TenantDirectory:
                 raise Forbidden("This key belongs to another tenant than the one that the header names.")
             return principal.tenant
         if name is None:
-            return await self._default(scope)
+            return None if scope == "named" else await self._default(scope)
         if name == ANY:
-            if scope != "list":
+            if scope not in {"list", "named"}:
                 raise required("Name one tenant: * is for lists only.")
             return None
         return (await self.by_name(name)).position
