@@ -6,10 +6,27 @@ from typing import Final
 
 from litestar.types import ControllerRouterHandler
 
-from ackpost.api import api_keys, events, system, tenants
+from ackpost.api import (
+    api_keys,
+    dead_letters,
+    deliveries,
+    endpoint_actions,
+    endpoints,
+    events,
+    jobs,
+    stats,
+    system,
+    tenants,
+)
 
 ROUTES: Final[list[ControllerRouterHandler]] = [
+    *endpoints.ROUTES,
+    *endpoint_actions.ROUTES,
     *events.ROUTES,
+    *deliveries.ROUTES,
+    *dead_letters.ROUTES,
+    *jobs.ROUTES,
+    *stats.ROUTES,
     *tenants.ROUTES,
     *api_keys.ROUTES,
     *system.ROUTES,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackpost.core.model import Attempt, Endpoint
+from ackpost.core.model import Endpoint
 from ackpost.ports.store import Page
 from ackpost.service.deliveries import DeliveryService, ShownAttempt
 
@@ -25,7 +25,7 @@ class Health(msgspec.Struct):
     p50_ms: float | None
     p99_ms: float | None
     last_success_ms: int | None
-    last_failure: Attempt | None
+    last_failure: ShownAttempt | None
 
 
 class HealthService:
@@ -42,6 +42,8 @@ class HealthService:
         stored = await self._store.endpoint_health(endpoint.position, self._clock.now_ms())
         total = stored.good_1h + stored.bad_1h
         latencies_ms = sorted(stored.latencies_ms)
+        failures = [] if stored.last_failure is None else [stored.last_failure]
+        shown = await self._deliveries.show_attempts(failures)
         return Health(
             in_flight=self._engine.in_flight(endpoint.position),
             backlog=stored.pending,
@@ -50,7 +52,7 @@ class HealthService:
             p50_ms=_percentile(latencies_ms, 50),
             p99_ms=_percentile(latencies_ms, 99),
             last_success_ms=stored.last_success_ms,
-            last_failure=stored.last_failure,
+            last_failure=shown[0] if shown else None,
         )
 
     async def attempts(self, endpoint: Endpoint, page: Page) -> list[ShownAttempt]:

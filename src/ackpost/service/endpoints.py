@@ -12,7 +12,7 @@ from ackpost.core.addresses import AddressPolicy
 from ackpost.core.matching import MatchReason, match_reason, pattern_matches
 from ackpost.core.model import Endpoint, EndpointSecret
 from ackpost.core.signing import SIGNATURE_KINDS, new_secret, seal
-from ackpost.errors import Conflict, InvalidInput, NotFound, Unavailable
+from ackpost.errors import Conflict, FieldError, InvalidInput, NotFound, Unavailable
 from ackpost.ports.operations import CreateEndpoint, DeleteEndpoint, EndpointSaved, Idempotency, ReplaceEndpoint, Stale
 from ackpost.ports.store import Page
 from ackpost.service.endpoint_input import (
@@ -112,28 +112,38 @@ class EndpointService:
         self._router.forget(tenant)
         return Change(saved.endpoint, created=True, duplicate_url=saved.duplicate_url)
 
-    async def put(self, tenant: int, uid: str, given: EndpointInput) -> Change:
+    async def put(self, tenant: int, name: str, given: EndpointInput) -> Change:
         """Make the endpoint with this uid, or put a whole description in the place of its present one.
 
-        Raises: as ``create``; InvalidInput when the body names another uid.
+        An id in place of the uid replaces only. Raises: as ``create``; InvalidInput when the body has another uid.
         """
-        if given.uid is not None and given.uid != uid:
-            raise InvalidInput("The body names another uid than the path.")
-        named = msgspec.structs.replace(given, uid=uid)
         for _ in range(_TRIES_MAX):
-            present = await self._store.endpoint_by_uid(tenant, uid)
-            if present is None:
-                try:
-                    return await self.create(tenant, named)
-                except Conflict as error:
-                    if error.code != "already_exists":
-                        raise
-                    continue
-            default_format = await self._default_format(tenant)
-            changed = await self._replace(present, replaced_endpoint(present, named, default_format, self._rules))
+            present = await self._present(tenant, name)
+            uid = name if present is None else present.uid
+            if given.uid not in {None, uid}:
+                text = "is not the one in the path, and cannot be changed"
+                raise InvalidInput(f"uid {text}", errors=[FieldError(("body", "uid"), text)])
+            changed = await self._put_once(tenant, present, msgspec.structs.replace(given, uid=uid))
             if changed is not None:
                 return changed
         raise _too_busy()
+
+    async def _present(self, tenant: int, name: str) -> Endpoint | None:
+        if ids.parse_id(ids.ENDPOINT, name, self._store.salt) is not None:
+            return await self.find(tenant, name)
+        return await self._store.endpoint_by_uid(tenant, name) if ids.valid_uid(name) else None
+
+    async def _put_once(self, tenant: int, present: Endpoint | None, given: EndpointInput) -> Change | None:
+        """None when somebody else was faster."""
+        if present is not None:
+            default_format = await self._default_format(tenant)
+            return await self._replace(present, replaced_endpoint(present, given, default_format, self._rules))
+        try:
+            return await self.create(tenant, given)
+        except Conflict as error:
+            if error.code != "already_exists":
+                raise
+            return None
 
     async def patch(self, tenant: int, name: str, patch: EndpointPatch) -> Change:
         """Apply a merge patch. Raises: NotFound, InvalidInput, Unavailable."""
@@ -148,7 +158,7 @@ class EndpointService:
         await submit(self._committer, DeleteEndpoint(tenant, endpoint.position, self._clock.now_ms()))
         self._router.forget(tenant)
 
-    async def match(self, tenant: int, name: str, event_type: str, channels: Sequence[str]) -> MatchReason | str:
+    async def match(self, tenant: int | None, name: str, event_type: str, channels: Sequence[str]) -> MatchReason | str:
         """Say whether the endpoint gets such an event: ``matches`` or why not. Raises: NotFound."""
         endpoint = await self.find(tenant, name)
         if endpoint.state == "disabled":
