@@ -1,6 +1,7 @@
 """Who may call what. Nothing is open unless its handler says so: each names its roles, and one guard checks all.
 
-A handler's keyword arguments: ``roles`` (a set of ``service.auth``), ``public=True`` instead for the few open ones,
+A handler's keyword arguments: ``roles`` (a set of ``service.auth``), ``public=True`` instead for the few open ones
+(``open_on_loopback=True`` for what only strangers need a key for),
 ``tenants`` (``service.tenants.Scope``: ``one`` unless said otherwise; None for calls that belong to no tenant).
 """
 
@@ -68,7 +69,7 @@ async def guard(connection: ASGIConnection[Any, Any, Any, State], handler: BaseR
     if method == "OPTIONS":
         # The router makes such handlers by itself; no other site's script is to call this API.
         raise MethodNotAllowedException(headers={"allow": ", ".join(connection.app.state[METHODS_KEY][path])})
-    if not options.get("public"):
+    if not (options.get("public") or (options.get("open_on_loopback") and services.options.metrics_are_public)):
         authorization, tenant_name = _headers(scope["headers"])
         principal = services.auth.recall(authorization) or await services.auth.principal(authorization)
         if principal.role not in options.get("roles", ()):

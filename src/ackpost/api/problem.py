@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from litestar.exceptions import HTTPException, ValidationException
@@ -12,6 +12,7 @@ from litestar.response import Response
 
 from ackpost.api.request import ClientGone, StrictRequest
 from ackpost.errors import FieldError, InvalidInput, RequestError, StoreError, StoreFull
+from ackpost.service.context import Services
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -112,7 +113,7 @@ def as_request_error(error: Exception, *, query_names: frozenset[str] = frozense
 def handle(request: StrictRequest, error: Exception) -> Response[bytes]:
     """Litestar's handler of every exception."""
     refusal = as_request_error(error, query_names=frozenset(request.query_params))
-    note_failure(request.app.state.services.counters, error, request.method, request.scope.get("path_template", ""))
+    note_failure(request.app.state.services, error, request.method, request.scope.get("path_template", ""))
     rendered = render(refusal)
     headers = dict(rendered.headers)
     if refusal.status == 405:
@@ -129,13 +130,13 @@ def _allowed(request: StrictRequest, error: Exception) -> str:
     return ", ".join(sorted(methods))
 
 
-def note_failure(telemetry: Any, error: Exception, method: str, path: str) -> None:
+def note_failure(services: Services, error: Exception, method: str, path: str) -> None:
     """Tell of what is our fault: where it happened, but not the message, which may hold what nobody may read."""
     if isinstance(error, RequestError | HTTPException | ClientGone):
         return
     name = "api.store_trouble" if isinstance(error, StoreError) else "api.internal_error"
     frames = "".join(traceback.format_tb(error.__traceback__)[-12:])
-    telemetry.note(name, method=method, path=path, error=type(error).__name__, frames=frames)
+    services.note(name, method=method, path=path, error=type(error).__name__, frames=frames)
 
 
 def _refusal(status: int, code: str, detail: str, *, retry_after_s: int | None = None) -> RequestError:

@@ -117,7 +117,7 @@ class PublishEndpoint:
         return idempotency_of(key, tenant=tenant, method="POST", path=path, body=body, now_ms=now_ms)
 
     async def _refuse(self, error: Exception, path: str, send: Any) -> None:
-        note_failure(self._services.counters, error, "POST", path)
+        note_failure(self._services, error, "POST", path)
         problem = render(as_request_error(error))
         headers = [
             *security.ALL,

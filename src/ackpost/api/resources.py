@@ -29,5 +29,6 @@ ROUTES: Final[list[ControllerRouterHandler]] = [
     *stats.ROUTES,
     *tenants.ROUTES,
     *api_keys.ROUTES,
+    *metrics.ROUTES,
     *system.ROUTES,
 ]

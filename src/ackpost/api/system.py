@@ -14,9 +14,17 @@ from ackpost.service.context import Services
 
 
 class Health(msgspec.Struct):
-    """A short answer."""
+    """The process lives."""
 
     status: str
+
+
+class Readiness(msgspec.Struct):
+    """Both parts work."""
+
+    status: str
+    store: str
+    engine: str
 
 
 @get("/healthz", public=True, tags=["System"], summary="Liveness")
@@ -26,14 +34,14 @@ async def healthz() -> Health:
 
 
 @get("/readyz", public=True, tags=["System"], summary="Readiness")
-async def readyz(state: State) -> Health:
+async def readyz(state: State) -> Readiness:
     """Answer 200 when store and delivery engine work, else 503."""
     services: Services = state.services
     trouble = services.engine.readiness()
     if trouble is not None:
         raise Unavailable(trouble, code="starting", retry_after_s=1)
     await services.store.newest_event_ms()
-    return Health("ok")
+    return Readiness("ok", store="ok", engine="ok")
 
 
 ROUTES: Final[list[ControllerRouterHandler]] = [healthz, readyz]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import bisect
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
 from ackpost.core.decision import Decision
+from ackpost.ports.clock import Clock
 
 COMMIT_SIZE_BOUNDS: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0)
 COMMIT_SECONDS_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+LAG_PROBE_S: Final = 0.5
 ATTEMPT_SECONDS_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
@@ -82,3 +85,11 @@ class Counters:
         """How late the event loop ran a timer just now."""
         self.loop_lag_s = lag_s
         self.loop_lag_max_s = max(self.loop_lag_max_s, lag_s)
+
+
+async def watch_loop(counters: Counters, clock: Clock) -> None:
+    """Measure how late the event loop runs its timers, until cancelled."""
+    while True:
+        before = clock.monotonic()
+        await asyncio.sleep(LAG_PROBE_S)
+        counters.lag(max(0.0, clock.monotonic() - before - LAG_PROBE_S))
