@@ -14,6 +14,7 @@ from ackpost.api import (
     endpoints,
     events,
     jobs,
+    metrics,
     stats,
     system,
     tenants,
