@@ -9,9 +9,10 @@ from litestar import Response, get, post
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.types import ControllerRouterHandler
 
-from ackpost.api.deliveries import EndpointIdQuery, KeyQuery, ReasonQuery, TypeQuery, delivery_of, endpoint_of
+from ackpost.api.deliveries import EndpointIdQuery, KeyQuery, ReasonQuery, TypeQuery, delivery_of, queried_endpoint
 from ackpost.api.delivery_views import DeadLetterView, WholeDeadLetterView, dead_letter_view, whole_dead_letter_view
 from ackpost.api.endpoints import job_id
+from ackpost.api.events import endpoint_position, patterns_of
 from ackpost.api.guards import Call
 from ackpost.api.inputs import body_time
 from ackpost.api.jobs import CountView, JobStarted
@@ -52,9 +53,9 @@ async def list_dead_letters(
 ) -> Listing[DeadLetterView]:
     """List the deliveries that ended unacknowledged, newest first."""
     filter = DeliveryFilter(
-        endpoint=await endpoint_of(call, endpoint_id),
+        endpoint=await queried_endpoint(call, endpoint_id),
         reasons=values_of("reason", reason, DEAD_REASONS),
-        types=values_of("type", type),
+        types=patterns_of(type),
         key=key,
     )
     rows, scanned_to = await call.services.dead_letters.page(call.tenant, filter, page.page())
@@ -109,17 +110,17 @@ async def _start(
     call: Call, kind: Literal["replay", "discard"], data: SelectorInput
 ) -> Response[JobStarted] | Response[CountView]:
     tenant = call.one_tenant()
-    selector = await _selector(call, tenant, data)
+    selector = await _selector(call, data)
     if data.dry_run:
         return Response(CountView(await call.services.dead_letters.count(tenant, selector)), status_code=200)
     job = await call.services.dead_letters.start(tenant, kind, selector, call.idempotency)
     return Response(JobStarted(job_id(call, job.position)), status_code=202)
 
 
-async def _selector(call: Call, tenant: int, data: SelectorInput) -> JobSelector:
+async def _selector(call: Call, data: SelectorInput) -> JobSelector:
     return JobSelector(
         ids=None if data.ids is None else _delivery_ids(data.ids, call.salt),
-        endpoint=None if data.endpoint_id is None else await _endpoint(call, tenant, data.endpoint_id),
+        endpoint=None if data.endpoint_id is None else await _endpoint(call, data.endpoint_id),
         type=data.type,
         reason=_known_reason(data.reason),
         since_ms=body_time("since", data.since),
@@ -140,16 +141,9 @@ def _delivery_ids(texts: list[str], salt: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(position for position in positions if position is not None))
 
 
-async def _endpoint(call: Call, tenant: int, name: str) -> int:
+async def _endpoint(call: Call, name: str) -> int:
     """A deleted endpoint's id still selects what it left."""
-    position = ids.parse_id(ids.ENDPOINT, name, call.salt)
-    if position is None and ids.valid_uid(name):
-        found = await call.services.store.endpoint_by_uid(tenant, name)
-        position = None if found is None else found.position
-    if position is None:
-        text = "must be the id or uid of an endpoint"
-        raise InvalidInput(f"endpoint_id {text}", errors=[FieldError(("body", "endpoint_id"), text)])
-    return position
+    return await endpoint_position(call, name, ("body", "endpoint_id"))
 
 
 def _known_reason(reason: str | None) -> str | None:

@@ -8,7 +8,8 @@ from litestar import get, post
 from litestar.params import Parameter
 from litestar.types import ControllerRouterHandler
 
-from ackpost.api.delivery_views import AttemptView, DeliveriesView, DeliveryView, attempt_view, delivery_view
+from ackpost.api.delivery_views import AttemptView, DeliveryView, attempt_view, delivery_view
+from ackpost.api.events import DeliveryIds, delivery_ids, endpoint_position, patterns_of
 from ackpost.api.guards import Call
 from ackpost.api.inputs import NoFields, path_id
 from ackpost.api.params import Listing, PageQuery, refuse, values_of
@@ -49,14 +50,14 @@ async def list_deliveries(
 ) -> Listing[DeliveryView]:
     """List deliveries of all states, newest first."""
     filter = DeliveryFilter(
-        endpoint=await endpoint_of(call, endpoint_id),
-        event=await event_of(call, event_id),
+        endpoint=await queried_endpoint(call, endpoint_id),
+        event=await queried_event(call, event_id),
         statuses=values_of("status", status, STATUSES),
         reasons=values_of("reason", reason),
         errors=values_of("error", error, ERROR_CODES),
         status_codes=_status_codes(status_code),
         key=key,
-        types=values_of("type", type),
+        types=patterns_of(type),
     )
     held = cast("tuple[HeldBy, ...] | None", values_of("held_by", held_by, HELD_BY))
     rows, scanned_to = await call.services.deliveries.page(call.tenant, filter, page.page(), held)
@@ -101,24 +102,19 @@ async def get_attempt(call: Call, attempt: str) -> AttemptView:
 
 
 @post("/v1/deliveries/{delivery:str}/redeliver", roles=MANAGERS, status_code=202, tags=_TAGS, summary="Redeliver")
-async def redeliver(call: Call, delivery: str, data: NoFields | None = None) -> DeliveriesView:  # noqa: ARG001 - refuses any field
+async def redeliver(call: Call, delivery: str, data: NoFields | None = None) -> DeliveryIds:  # noqa: ARG001 - refuses any field
     """Start a new round of a delivery now; a pending one becomes due now."""
     position = delivery_of(call, delivery)
     changed = await call.services.deliveries.redeliver(call.one_tenant(), position, call.idempotency)
-    return changed_view(call, changed)
+    return delivery_ids(changed, call.salt)
 
 
 @post("/v1/deliveries/{delivery:str}/cancel", roles=MANAGERS, status_code=202, tags=_TAGS, summary="Cancel")
-async def cancel(call: Call, delivery: str, data: NoFields | None = None) -> DeliveriesView:  # noqa: ARG001 - refuses any field
+async def cancel(call: Call, delivery: str, data: NoFields | None = None) -> DeliveryIds:  # noqa: ARG001 - refuses any field
     """End a pending delivery. An attempt that is under way is the last one; if it succeeds, that counts."""
     position = delivery_of(call, delivery)
     changed = await call.services.deliveries.cancel(call.one_tenant(), position, call.idempotency)
-    return changed_view(call, changed)
-
-
-def changed_view(call: Call, deliveries: list[int]) -> DeliveriesView:
-    """Show which deliveries a call changed."""
-    return DeliveriesView([ids.public_id(ids.DELIVERY, position, call.salt) for position in deliveries])
+    return delivery_ids(changed, call.salt)
 
 
 def delivery_of(call: Call, text: str) -> int:
@@ -126,23 +122,12 @@ def delivery_of(call: Call, text: str) -> int:
     return path_id(ids.DELIVERY, text, call.salt, "delivery")
 
 
-async def endpoint_of(call: Call, name: str | None) -> int | None:
-    """Read an endpoint's id or uid in a query. A deleted one's id still finds what it left.
-
-    Raises: InvalidInput.
-    """
-    if name is None:
-        return None
-    position = ids.parse_id(ids.ENDPOINT, name, call.salt)
-    if position is not None:
-        return position
-    try:
-        return (await call.services.endpoints.find(call.tenant, name)).position
-    except NotFound:
-        refuse("endpoint_id", "must be the id or uid of an endpoint")
+async def queried_endpoint(call: Call, name: str | None) -> int | None:
+    """Read an endpoint's id or uid in a query. Raises: InvalidInput."""
+    return None if name is None else await endpoint_position(call, name, ("query", "endpoint_id"))
 
 
-async def event_of(call: Call, name: str | None) -> int | None:
+async def queried_event(call: Call, name: str | None) -> int | None:
     """Read an event's id or uid in a query. Raises: InvalidInput."""
     if name is None:
         return None

@@ -109,12 +109,6 @@ class WholeDeadLetterView(DeadLetterView, kw_only=True):
     data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-class DeliveriesView(msgspec.Struct):
-    """The deliveries that a call changed."""
-
-    deliveries: list[str]
-
-
 def attempt_brief(shown: ShownAttempt, salt: int) -> AttemptBrief:
     """Show an attempt in short."""
     return AttemptBrief(**_brief_fields(shown, salt))

@@ -73,7 +73,7 @@ class TestInput(msgspec.Struct, forbid_unknown_fields=True):
     __test__ = False  # it is no test case of pytest
 
     type: str = TEST_TYPE
-    data: msgspec.Raw = msgspec.Raw(TEST_DATA)
+    data: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(TEST_DATA))
 
 
 class MatchInput(msgspec.Struct, forbid_unknown_fields=True):

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from litestar import Response, delete, get, patch, post, put
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import Parameter
+from litestar.params import Parameter, QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from ackpost.api.endpoint_views import ChangedEndpointView, EndpointView, changed_endpoint_view, endpoint_view
@@ -37,7 +37,7 @@ async def list_endpoints(
     call: Call,
     plain_page: PageQuery,
     endpoint_state: Annotated[
-        str | None, Parameter(query="state", description="Any of enabled, paused, disabled (comma list).")
+        str | None, QueryParameter(name="state", description="Any of enabled, paused, disabled (comma list).")
     ] = None,
     circuit: Annotated[
         str | None, Parameter(description="Any of closed, open, half-open, ramping (comma list).")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from litestar.connection import ASGIConnection
 from litestar.datastructures import State
 from litestar.exceptions import MethodNotAllowedException
@@ -31,16 +30,20 @@ METHODS_KEY = "methods"
 _TENANT_HEADER = b"ackpost-tenant"
 
 
-class Call(msgspec.Struct):
+class Call:
     """A call that has passed the guard (dependency ``call``).
 
     ``tenant`` None: an operator who left it open, or a call that belongs to no tenant. ``idempotency`` is set on POST.
+    A plain class, so that the framework passes it on as it is: it would look into anything it could take apart.
     """
 
-    services: Services
-    principal: Principal
-    tenant: int | None
-    idempotency: Idempotency | None = None
+    __slots__ = ("idempotency", "principal", "services", "tenant")
+
+    def __init__(self, services: Services, principal: Principal, tenant: int | None) -> None:
+        self.services = services
+        self.principal = principal
+        self.tenant = tenant
+        self.idempotency: Idempotency | None = None
 
     @property
     def salt(self) -> int:
