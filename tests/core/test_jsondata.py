@@ -285,6 +285,28 @@ def _encodable(name: str) -> bool:
     return True
 
 
+@pytest.mark.parametrize(
+    ("text", "depth"),
+    [
+        (rb'["\\",[[]]]', 3), (rb'["\\\\",[[]]]', 3), (rb'["\\\"[",[[]]]', 3), (rb'["\"[",[[]]]', 3),
+        (rb'["\\","[[[["]', 1), (b'[{"a":[]},{}]', 3), (b'"x"', 0), (b"1", 0),
+    ],
+)  # fmt: skip
+def test_nesting_sees_where_strings_end(text: bytes, depth: int) -> None:
+    """Escaped quotes do not end a string, a quote after an escaped backslash does."""
+    assert nesting(text) == depth
+
+
+@pytest.mark.parametrize(
+    "pair", ["\\ud83d\\ude00", "\\uD83D\\uDE00", "\\uD83d\\uDe00", "\\uDBFF\\uDFFF", "\\udbff\\udfff"]
+)
+def test_surrogate_pairs_beside_lone_ones_stay_characters(pair: str) -> None:
+    """A lone surrogate in data changes nothing about how other fields are read."""
+    event = decode_publish(f'{{"type":"a","key":"{pair}","data":"{pair}\\ud800"}}'.encode())
+    assert event.key == json.loads(f'"{pair}"')
+    assert bytes(event.data) == f'"{pair}\\ud800"'.encode()
+
+
 def test_the_marker_cannot_be_forged() -> None:
     """A body that holds the marker of another body keeps it as text."""
     body = b'{"type":"a","data":"\\ud800"}'
