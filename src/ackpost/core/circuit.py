@@ -3,7 +3,8 @@
 closed      suspicion from the third failure in a row: one request at a time, ≥ 0.5 s apart
 open        nothing is sent until ``retry_at_ms``
 half-open   one probe at a time; ``successes`` in a row lead on, a failure reopens for twice as long
-ramping     limit 1, doubled every 5 s of ≥ 90 % success until the full limit closes it; halved below that
+ramping     limit 1, doubled every 5 s of ≥ 90 % success until the full limit closes it; halved below that;
+            suspicion and the rule for opening hold as when closed
 """
 
 from __future__ import annotations
@@ -24,19 +25,20 @@ _BUCKETS: Final = 12
 
 def limit(circuit: Circuit, policy: CircuitPolicy, max_in_flight: int) -> int:
     """How many requests may be under way."""
-    if circuit.state == "closed":
-        return 1 if policy.enabled and circuit.failures >= SUSPICION_FAILURES else max_in_flight
     if circuit.state == "open":
         return 0
-    if circuit.state == "half-open":
+    if circuit.state == "half-open" or _suspicious(circuit, policy):
         return 1
-    return min(circuit.ramp_limit, max_in_flight)
+    return max_in_flight if circuit.state == "closed" else min(circuit.ramp_limit, max_in_flight)
 
 
 def spacing_ms(circuit: Circuit, policy: CircuitPolicy) -> int:
     """How far apart requests must start: only under suspicion."""
-    suspicious = policy.enabled and circuit.state == "closed" and circuit.failures >= SUSPICION_FAILURES
-    return SUSPICION_SPACING_MS if suspicious else 0
+    return SUSPICION_SPACING_MS if _suspicious(circuit, policy) else 0
+
+
+def _suspicious(circuit: Circuit, policy: CircuitPolicy) -> bool:
+    return policy.enabled and circuit.state in ("closed", "ramping") and circuit.failures >= SUSPICION_FAILURES
 
 
 def wake(circuit: Circuit, now_ms: int) -> Circuit:

@@ -15,7 +15,15 @@ from ackpost.core import retry as retries
 from ackpost.core.decision import Announcement, Decision, EndpointChange, Verdict
 from ackpost.core.ids import public_id
 from ackpost.core.model import Circuit, DeliveryRef, Endpoint
-from ackpost.core.outcome import DELIVERED, LOCAL_ERROR, Outcome, counts_for_circuit, is_retryable, retry_after_ms
+from ackpost.core.outcome import (
+    DELIVERED,
+    LOCAL_ERROR,
+    RETRY_AFTER_MAX_MS,
+    Outcome,
+    counts_for_circuit,
+    is_retryable,
+    retry_after_ms,
+)
 from ackpost.core.policy import Policy
 from ackpost.core.times import rfc3339_ms
 
@@ -104,17 +112,20 @@ def _judge_failure(
     if throttle_ms is None and not is_retryable(outcome, view.retry_on):
         return Judgement("dead", "permanent_failure")
     wait_ms = retries.delay_ms(view.policy.retry, ref.round_attempts + 1, unit)
-    until_ms = None if throttle_ms is None else now_ms + max(throttle_ms, wait_ms or 0)
     if wait_ms is None:
+        until_ms = None if throttle_ms is None else now_ms + throttle_ms
         return Judgement("dead", "attempts_exhausted", retry_after_until_ms=until_ms)
     age_ms = view.endpoint.clock_ms(now_ms) - ref.age_start_ms
     within_ms = retries.within_age_ms(view.policy.retry, wait_ms, age_ms)
-    if within_ms is None or (
-        throttle_ms is not None and retries.within_age_ms(view.policy.retry, throttle_ms, age_ms) != throttle_ms
-    ):
+    if throttle_ms is None:
+        if within_ms is None:
+            return Judgement("dead", "age_exceeded")
+        return Judgement("retry", due_ms=now_ms + within_ms)
+    held_ms = max(throttle_ms, within_ms or 0)
+    until_ms = now_ms + min(held_ms, RETRY_AFTER_MAX_MS)
+    if retries.within_age_ms(view.policy.retry, throttle_ms, age_ms) != throttle_ms:
         return Judgement("dead", "age_exceeded", retry_after_until_ms=until_ms)
-    due_ms = now_ms + within_ms if throttle_ms is None else now_ms + max(within_ms, throttle_ms)
-    return Judgement("retry", due_ms=due_ms, retry_after_until_ms=until_ms)
+    return Judgement("retry", due_ms=now_ms + held_ms, retry_after_until_ms=until_ms)
 
 
 def _add_consequences(
@@ -129,7 +140,7 @@ def _add_consequences(
             view.circuit, view.policy.circuit, view.policy.max_in_flight, good=good,
             started_ms=decision.started_at_ms, now_ms=decision.ended_at_ms, unit=unit,
         )  # fmt: skip
-        if decision.circuit.state != view.circuit.state or (not good and decision.circuit.state == "open"):
+        if decision.circuit.state != view.circuit.state:
             change.circuit, changed = decision.circuit, True
             _announce_circuit(decision, view)
         changed = _mark_failing(decision, view, change, good=good) or changed

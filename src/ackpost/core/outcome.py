@@ -5,6 +5,7 @@ Egress fills an ``Outcome``; ``core.decide`` reads it. Nothing here does I/O.
 
 from __future__ import annotations
 
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Final
 
@@ -34,7 +35,7 @@ ERROR_CODES: Final = (
 _NETWORK: Final = frozenset({DNS_ERROR, CONNECT_REFUSED, CONNECT_ERROR, TLS_ERROR, RESET, BAD_RESPONSE})
 _NETWORK_MORE: Final = _NETWORK | {RESPONSE_TOO_LARGE, BLOCKED_TARGET, INTERRUPTED}
 _TIMEOUTS: Final = frozenset({TIMEOUT, CONNECT_TIMEOUT})
-_RETRY_AFTER_MAX_MS: Final = 24 * 3600 * 1000
+RETRY_AFTER_MAX_MS: Final = 24 * 3600 * 1000
 
 
 class Outcome(msgspec.Struct, gc=False):
@@ -96,13 +97,13 @@ def retry_after_ms(outcome: Outcome, now_ms: int) -> int | None:
         return None
     text = outcome.retry_after.strip()
     if text.isascii() and text.isdigit():
-        delay_ms = int(text[:12]) * 1000
+        delay_ms = int(text.lstrip("0")[:12] or "0") * 1000
     else:
         try:
             moment = parsedate_to_datetime(text)
         except (ValueError, TypeError, OverflowError):
             return None
-        if moment.tzinfo is None:
-            return None
+        if moment.tzinfo is None:  # asctime form, or zone -0000: both say UTC
+            moment = moment.replace(tzinfo=UTC)
         delay_ms = int(moment.timestamp() * 1000) - now_ms
-    return min(delay_ms, _RETRY_AFTER_MAX_MS) if delay_ms > 0 else None
+    return min(delay_ms, RETRY_AFTER_MAX_MS) if delay_ms > 0 else None

@@ -94,7 +94,9 @@ def effective_policy(stored: dict[str, Any]) -> Policy:
         raise _invalid("preset", f"must be one of {', '.join(PRESETS)}")
     merged: dict[str, Any] = {"preset": preset}
     for name in ("retry", "circuit"):
-        given = stored.get(name) or {}
+        given = stored.get(name)
+        if given is None:
+            given = {}
         if not isinstance(given, dict):
             raise _invalid(name, "must be an object")
         base = PRESETS[preset].get(name, {})
@@ -122,7 +124,10 @@ def _merge_retry(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
         base = {name: value for name, value in base.items() if name not in _EXPONENTIAL}
     elif exponential:
         base = {name: value for name, value in base.items() if name not in _LISTED}
-    return {**base, **given}
+    merged = {**base, **given}
+    if merged.get("schedule_s") is None and "jitter_ratio" in given:
+        raise _invalid("retry", "jitter_ratio goes with schedule_s; use jitter with base_s, factor and cap_s")
+    return merged
 
 
 def _check_retry(retry: Retry) -> None:

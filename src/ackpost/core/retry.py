@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from ackpost.core.policy import Retry
+
+LAST_ATTEMPT_LATE_MAX_MS: Final = 60_000
 
 
 def delay_ms(retry: Retry, failures: int, unit: float) -> int | None:
@@ -48,11 +51,11 @@ def within_age_ms(retry: Retry, wait_ms: int, age_ms: int) -> int | None:
 
 
 def aged_out(retry: Retry, age_ms: int, overdue_ms: int) -> bool:
-    """Say whether a due delivery was held up beyond its age; one due exactly at the limit still goes out.
+    """Say whether a due delivery was held up beyond its age.
 
-    ``overdue_ms`` is how long it has been due.
+    ``overdue_ms`` is how long it has been due. The last attempt, due exactly at the limit, may be a minute late.
     """
     if retry.max_age_s is None:
         return False
     limit_ms = round(retry.max_age_s * 1000)
-    return age_ms > limit_ms and age_ms - overdue_ms < limit_ms
+    return age_ms > limit_ms and (age_ms - overdue_ms < limit_ms or overdue_ms > LAST_ATTEMPT_LATE_MAX_MS)
