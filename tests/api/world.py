@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -81,6 +81,7 @@ class DirectCommitter:
     def __init__(self, store: ReferenceStore) -> None:
         self._store = store
         self.before: Callable[[Operation], Awaitable[None]] | None = None
+        self.failure: Exception | None = None
         self.seen: list[Operation] = []
 
     async def submit(self, operation: Operation) -> Result | Repeated:
@@ -88,6 +89,8 @@ class DirectCommitter:
         before, self.before = self.before, None
         if before is not None:
             await before(operation)
+        if self.failure is not None:
+            raise self.failure
         self.seen.append(operation)
         result = (await self._store.commit([operation]))[0]
         if isinstance(result, RequestError):
@@ -102,6 +105,7 @@ class FakeEngine:
         self.on_wait: Callable[[int], Awaitable[bool]] | None = None
         self.rate_held: set[int] = set()
         self.flying: dict[int, int] = {}
+        self.trouble: str | None = None
 
     async def wait_attempt(self, delivery: int, timeout_s: float) -> bool:
         """Do what the test wants in the meantime; else the time is over at once."""
@@ -116,8 +120,8 @@ class FakeEngine:
         return endpoint in self.rate_held
 
     def readiness(self) -> str | None:
-        """Always ready."""
-        return None
+        """As set."""
+        return self.trouble
 
 
 @dataclass
@@ -167,7 +171,7 @@ class World:
             entropy=CountingEntropy(),
             options=self._options,
         )
-        self._app = create_app(self.services)
+        self.app = create_app(self.services)
         tenant = await self.store.tenant_by_uid("default")
         assert tenant is not None
         self.default_tenant = tenant.position
@@ -196,21 +200,27 @@ class World:
         path: str,
         body: Any = None,
         *,
-        key: str = "admin",
+        key: str | None = "admin",
         tenant: str | None = None,
         idempotency_key: str | None = None,
+        headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> Answer:
-        """Send one request."""
-        headers = [(b"authorization", f"Bearer {key}".encode()), (b"host", b"ackpost.test")]
+        """Send one request; ``key`` None: without any."""
+        headers = [(b"host", b"ackpost.test"), *headers]
+        if key is not None:
+            headers.append((b"authorization", f"Bearer {key}".encode()))
         if tenant is not None:
             headers.append((b"ackpost-tenant", tenant.encode()))
         if idempotency_key is not None:
             headers.append((b"idempotency-key", idempotency_key.encode()))
         content = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         headers.append((b"content-length", str(len(content)).encode()))
-        return await self._send(method, path, headers, content)
+        return await self.send(method, path, headers, [content])
 
-    async def _send(self, method: str, path: str, headers: list[tuple[bytes, bytes]], content: bytes) -> Answer:
+    async def send(
+        self, method: str, path: str, headers: Sequence[tuple[bytes, bytes]], parts: Sequence[bytes]
+    ) -> Answer:
+        """Send one request as it is, its body in ``parts``."""
         url = urlsplit(path)
         scope = {
             "type": "http",
@@ -227,7 +237,10 @@ class World:
             "server": ("ackpost.test", 80),
             "state": {},
         }
-        requests = iter([{"type": "http.request", "body": content, "more_body": False}])
+        last = len(parts) - 1
+        requests = iter(
+            [{"type": "http.request", "body": part, "more_body": n < last} for n, part in enumerate(parts)]
+        )
         sent: list[dict[str, Any]] = []
 
         async def receive() -> dict[str, Any]:
@@ -236,7 +249,7 @@ class World:
         async def send(message: dict[str, Any]) -> None:
             sent.append(message)
 
-        await self._app(scope, receive, send)
+        await self.app(scope, receive, send)
         answer_headers = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
         return Answer(sent[0]["status"], answer_headers, b"".join(message.get("body", b"") for message in sent[1:]))
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 from litestar import delete, get, post
-from litestar.params import Parameter
+from litestar.params import JSONBody, PathParameter
 from litestar.types import ControllerRouterHandler
 
 from ackpost.api.guards import Call
@@ -20,7 +20,7 @@ from ackpost.service.auth import MANAGERS
 
 _TAGS: Final = ["API keys"]
 
-KeyId = Annotated[str, Parameter(description="A key's id.")]
+KeyId = Annotated[str, PathParameter(description="A key's id.")]
 
 
 @get("/v1/api-keys", roles=MANAGERS, tenants="named", tags=_TAGS, summary="List API keys")
@@ -36,7 +36,7 @@ async def list_api_keys(call: Call, plain_page: PageQuery) -> Listing[ApiKeyView
 
 
 @post("/v1/api-keys", roles=MANAGERS, tenants="any", tags=_TAGS, summary="Make an API key")
-async def create_api_key(call: Call, data: ApiKeyInput) -> NewApiKeyView:
+async def create_api_key(call: Call, data: JSONBody[ApiKeyInput]) -> NewApiKeyView:
     """Make a key. The answer is the only place that ever shows it."""
     tenant = None if data.role == "operator" else call.one_tenant()
     made = await call.services.api_keys.create(call.principal, tenant, data, call.idempotency)

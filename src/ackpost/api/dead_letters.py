@@ -7,6 +7,7 @@ from typing import Final, Literal
 import msgspec
 from litestar import Response, get, post
 from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import FromPath, JSONBody
 from litestar.types import ControllerRouterHandler
 
 from ackpost.api.deliveries import EndpointIdQuery, KeyQuery, ReasonQuery, TypeQuery, delivery_of, queried_endpoint
@@ -69,7 +70,7 @@ async def list_dead_letters(
 
 
 @get("/v1/dead-letters/{delivery:str}", roles=READERS, tenants="any", tags=_TAGS, summary="Read a dead letter")
-async def get_dead_letter(call: Call, delivery: str) -> WholeDeadLetterView:
+async def get_dead_letter(call: Call, delivery: FromPath[str]) -> WholeDeadLetterView:
     """Read a dead letter with its newest attempts and, for keys that may see it, the published data."""
     position = delivery_of(call, delivery)
     letter, event = await call.services.dead_letters.get(call.tenant, position)
@@ -88,7 +89,7 @@ async def get_dead_letter(call: Call, delivery: str) -> WholeDeadLetterView:
     summary="Replay dead letters",
     responses=_DRY_RUN,
 )
-async def replay(call: Call, data: SelectorInput) -> Response[JobStarted] | Response[CountView]:
+async def replay(call: Call, data: JSONBody[SelectorInput]) -> Response[JobStarted] | Response[CountView]:
     """Start a job that gives each selected dead letter a new round, with URL, secrets and policy of now."""
     return await _start(call, "replay", data)
 
@@ -101,13 +102,13 @@ async def replay(call: Call, data: SelectorInput) -> Response[JobStarted] | Resp
     summary="Discard dead letters",
     responses=_DRY_RUN,
 )
-async def discard(call: Call, data: SelectorInput) -> Response[JobStarted] | Response[CountView]:
+async def discard(call: Call, data: JSONBody[SelectorInput]) -> Response[JobStarted] | Response[CountView]:
     """Start a job that marks each selected dead letter as discarded."""
     return await _start(call, "discard", data)
 
 
 async def _start(
-    call: Call, kind: Literal["replay", "discard"], data: SelectorInput
+    call: Call, kind: Literal["replay", "discard"], data: JSONBody[SelectorInput]
 ) -> Response[JobStarted] | Response[CountView]:
     tenant = call.one_tenant()
     selector = await _selector(call, data)
@@ -117,7 +118,7 @@ async def _start(
     return Response(JobStarted(job_id(call, job.position)), status_code=202)
 
 
-async def _selector(call: Call, data: SelectorInput) -> JobSelector:
+async def _selector(call: Call, data: JSONBody[SelectorInput]) -> JobSelector:
     return JobSelector(
         ids=None if data.ids is None else _delivery_ids(data.ids, call.salt),
         endpoint=None if data.endpoint_id is None else await _endpoint(call, data.endpoint_id),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Final, cast, get_args
 
 from litestar import get, post
-from litestar.params import Parameter
+from litestar.params import FromPath, JSONBody, QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from ackpost.api.delivery_views import AttemptView, DeliveryView, attempt_view, delivery_view
@@ -24,11 +24,11 @@ from ackpost.service.deliveries import ATTEMPTS_SHOWN_MAX
 STATUSES: Final[tuple[str, ...]] = get_args(DeliveryStatus)
 HELD_BY: Final[tuple[str, ...]] = get_args(HeldBy)
 
-EndpointIdQuery = Annotated[str | None, Parameter(description="The endpoint's `id`, or your own `uid` of it.")]
-EventIdQuery = Annotated[str | None, Parameter(description="The event's `id`, or your own `uid` of it.")]
-TypeQuery = Annotated[str | None, Parameter(description="Event types or patterns like `order.*` (comma list).")]
-ReasonQuery = Annotated[str | None, Parameter(description="Any of these reasons (comma list).")]
-KeyQuery = Annotated[str | None, Parameter(description="Exactly this key.")]
+EndpointIdQuery = Annotated[str | None, QueryParameter(description="The endpoint's `id`, or your own `uid` of it.")]
+EventIdQuery = Annotated[str | None, QueryParameter(description="The event's `id`, or your own `uid` of it.")]
+TypeQuery = Annotated[str | None, QueryParameter(description="Event types or patterns like `order.*` (comma list).")]
+ReasonQuery = Annotated[str | None, QueryParameter(description="Any of these reasons (comma list).")]
+KeyQuery = Annotated[str | None, QueryParameter(description="Exactly this key.")]
 _TAGS: Final = ["Deliveries"]
 
 
@@ -38,13 +38,15 @@ async def list_deliveries(
     page: PageQuery,
     endpoint_id: EndpointIdQuery = None,
     event_id: EventIdQuery = None,
-    status: Annotated[str | None, Parameter(description=f"Any of {', '.join(STATUSES)} (comma list).")] = None,
+    status: Annotated[str | None, QueryParameter(description=f"Any of {', '.join(STATUSES)} (comma list).")] = None,
     reason: ReasonQuery = None,
-    error: Annotated[str | None, Parameter(description="The last attempt's error, any of these (comma list).")] = None,
-    status_code: Annotated[
-        str | None, Parameter(description="The last answer's status code, any of these (comma list).")
+    error: Annotated[
+        str | None, QueryParameter(description="The last attempt's error, any of these (comma list).")
     ] = None,
-    held_by: Annotated[str | None, Parameter(description=f"Any of {', '.join(HELD_BY)} (comma list).")] = None,
+    status_code: Annotated[
+        str | None, QueryParameter(description="The last answer's status code, any of these (comma list).")
+    ] = None,
+    held_by: Annotated[str | None, QueryParameter(description=f"Any of {', '.join(HELD_BY)} (comma list).")] = None,
     key: KeyQuery = None,
     type: TypeQuery = None,
 ) -> Listing[DeliveryView]:
@@ -71,7 +73,7 @@ async def list_deliveries(
 
 
 @get("/v1/deliveries/{delivery:str}", roles=READERS, tenants="any", tags=_TAGS, summary="Read a delivery")
-async def get_delivery(call: Call, delivery: str) -> DeliveryView:
+async def get_delivery(call: Call, delivery: FromPath[str]) -> DeliveryView:
     """Read a delivery with its newest attempts."""
     position = delivery_of(call, delivery)
     shown = await call.services.deliveries.get(call.tenant, position)
@@ -81,7 +83,7 @@ async def get_delivery(call: Call, delivery: str) -> DeliveryView:
 
 
 @get("/v1/deliveries/{delivery:str}/attempts", roles=READERS, tenants="any", tags=_TAGS, summary="List its attempts")
-async def delivery_attempts(call: Call, delivery: str, page: PageQuery) -> Listing[AttemptView]:
+async def delivery_attempts(call: Call, delivery: FromPath[str], page: PageQuery) -> Listing[AttemptView]:
     """List the attempts of a delivery, newest first."""
     rows = await call.services.deliveries.attempts(call.tenant, delivery_of(call, delivery), page.page())
     return page.listing(
@@ -92,7 +94,7 @@ async def delivery_attempts(call: Call, delivery: str, page: PageQuery) -> Listi
 
 
 @get("/v1/attempts/{attempt:str}", roles=READERS, tenants="any", tags=_TAGS, summary="Read an attempt")
-async def get_attempt(call: Call, attempt: str) -> AttemptView:
+async def get_attempt(call: Call, attempt: FromPath[str]) -> AttemptView:
     """Read one attempt: its request with masked secrets, and the answer."""
     positions = ids.parse_attempt_id(attempt)
     if positions is None:
@@ -102,7 +104,7 @@ async def get_attempt(call: Call, attempt: str) -> AttemptView:
 
 
 @post("/v1/deliveries/{delivery:str}/redeliver", roles=MANAGERS, status_code=202, tags=_TAGS, summary="Redeliver")
-async def redeliver(call: Call, delivery: str, data: NoFields | None = None) -> DeliveryIds:  # noqa: ARG001 - refuses any field
+async def redeliver(call: Call, delivery: FromPath[str], data: JSONBody[NoFields | None] = None) -> DeliveryIds:  # noqa: ARG001 - refuses any field
     """Start a new round of a delivery now; a pending one becomes due now."""
     position = delivery_of(call, delivery)
     changed = await call.services.deliveries.redeliver(call.one_tenant(), position, call.idempotency)
@@ -110,7 +112,7 @@ async def redeliver(call: Call, delivery: str, data: NoFields | None = None) -> 
 
 
 @post("/v1/deliveries/{delivery:str}/cancel", roles=MANAGERS, status_code=202, tags=_TAGS, summary="Cancel")
-async def cancel(call: Call, delivery: str, data: NoFields | None = None) -> DeliveryIds:  # noqa: ARG001 - refuses any field
+async def cancel(call: Call, delivery: FromPath[str], data: JSONBody[NoFields | None] = None) -> DeliveryIds:  # noqa: ARG001 - refuses any field
     """End a pending delivery. An attempt that is under way is the last one; if it succeeds, that counts."""
     position = delivery_of(call, delivery)
     changed = await call.services.deliveries.cancel(call.one_tenant(), position, call.idempotency)

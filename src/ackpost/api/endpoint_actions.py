@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from litestar import Response, get, post
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import Parameter
+from litestar.params import JSONBody, QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from ackpost.api.delivery_views import AttemptView, attempt_view
@@ -84,25 +84,25 @@ class MatchInput(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @post("/v1/endpoints/{endpoint:str}/pause", roles=MANAGERS, status_code=200, tags=_TAGS, summary="Pause")
-async def pause(call: Call, endpoint: EndpointName, data: NoFields | None = None) -> ChangedEndpointView:  # noqa: ARG001 - refuses any field
+async def pause(call: Call, endpoint: EndpointName, data: JSONBody[NoFields | None] = None) -> ChangedEndpointView:  # noqa: ARG001 - refuses any field
     """Keep its deliveries and send nothing until it is resumed."""
     return await _set_state(call, endpoint, "pause")
 
 
 @post("/v1/endpoints/{endpoint:str}/resume", roles=MANAGERS, status_code=200, tags=_TAGS, summary="Resume")
-async def resume(call: Call, endpoint: EndpointName, data: NoFields | None = None) -> ChangedEndpointView:  # noqa: ARG001 - refuses any field
+async def resume(call: Call, endpoint: EndpointName, data: JSONBody[NoFields | None] = None) -> ChangedEndpointView:  # noqa: ARG001 - refuses any field
     """Send what was kept; the next request goes at once as a probe, whatever the circuit."""
     return await _set_state(call, endpoint, "resume")
 
 
 @post("/v1/endpoints/{endpoint:str}/disable", roles=MANAGERS, status_code=200, tags=_TAGS, summary="Disable")
-async def disable(call: Call, endpoint: EndpointName, data: NoFields | None = None) -> ChangedEndpointView:  # noqa: ARG001 - refuses any field
+async def disable(call: Call, endpoint: EndpointName, data: JSONBody[NoFields | None] = None) -> ChangedEndpointView:  # noqa: ARG001 - refuses any field
     """Stop sending: pending deliveries become dead (`endpoint_disabled`), later events make none to it."""
     return await _set_state(call, endpoint, "disable")
 
 
 @post("/v1/endpoints/{endpoint:str}/enable", roles=MANAGERS, status_code=200, tags=_TAGS, summary="Enable")
-async def enable(call: Call, endpoint: EndpointName, data: EnableInput | None = None) -> ChangedEndpointView:
+async def enable(call: Call, endpoint: EndpointName, data: JSONBody[EnableInput | None] = None) -> ChangedEndpointView:
     """Enable, perhaps with a test event and a recovery of what it missed."""
     wanted = EnableInput() if data is None else data
     found = await call.services.endpoints.find(call.one_tenant(), endpoint)
@@ -135,7 +135,7 @@ async def get_secret(call: Call, endpoint: EndpointName) -> SecretView:
     tags=_TAGS,
     summary="Rotate the secret",
 )
-async def rotate_secret(call: Call, endpoint: EndpointName, data: RotateInput | None = None) -> SecretView:
+async def rotate_secret(call: Call, endpoint: EndpointName, data: JSONBody[RotateInput | None] = None) -> SecretView:
     """Put a new secret first. During the overlap old and new sign; at most five live at a time."""
     wanted = RotateInput() if data is None else data
     found = await call.services.endpoints.find(call.one_tenant(), endpoint)
@@ -154,8 +154,10 @@ async def rotate_secret(call: Call, endpoint: EndpointName, data: RotateInput | 
 async def send_test(
     call: Call,
     endpoint: EndpointName,
-    data: TestInput | None = None,
-    wait_s: Annotated[float, Parameter(ge=0, le=WAIT_S_MAX, description="How long to wait for the attempt.")] = 0.0,
+    data: JSONBody[TestInput | None] = None,
+    wait_s: Annotated[
+        float, QueryParameter(ge=0, le=WAIT_S_MAX, description="How long to wait for the attempt.")
+    ] = 0.0,
 ) -> Response[TestSentView]:
     """Send one event to this endpoint by the real path, whatever its state and filters say; at most ten a minute."""
     wanted = TestInput() if data is None else data
@@ -174,7 +176,7 @@ async def send_test(
     tags=_TAGS,
     summary="Try the filters",
 )
-async def match_endpoint(call: Call, endpoint: EndpointName, data: MatchInput) -> MatchView:
+async def match_endpoint(call: Call, endpoint: EndpointName, data: JSONBody[MatchInput]) -> MatchView:
     """Say whether an event would go to this endpoint, without sending anything."""
     errors: list[FieldError] = []
     fault = limits.type_fault(data.type)
@@ -214,7 +216,7 @@ async def endpoint_attempts(call: Call, endpoint: EndpointName, page: PageQuery)
     responses={200: ResponseSpec(CountView, description="A dry run.")},
 )
 async def recover_endpoint(
-    call: Call, endpoint: EndpointName, data: RecoverInput
+    call: Call, endpoint: EndpointName, data: JSONBody[RecoverInput]
 ) -> Response[JobStarted] | Response[CountView]:
     """Send again every event of a span that the filter matches and whose delivery is missing, dead or cancelled."""
     found = await call.services.endpoints.find(call.one_tenant(), endpoint)

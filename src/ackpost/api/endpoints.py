@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from litestar import Response, delete, get, patch, post, put
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import Parameter, QueryParameter
+from litestar.params import JSONBody, PathParameter, QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from ackpost.api.endpoint_views import ChangedEndpointView, EndpointView, changed_endpoint_view, endpoint_view
@@ -21,12 +21,12 @@ from ackpost.service.endpoints import Change, EndpointFilter
 STATES: Final = ("enabled", "paused", "disabled")
 CIRCUITS: Final = ("closed", "open", "half-open", "ramping")
 
-EndpointName = Annotated[str, Parameter(description="The endpoint's `id`, or your own `uid` of it.")]
+EndpointName = Annotated[str, PathParameter(description="The endpoint's `id`, or your own `uid` of it.")]
 _TAGS: Final = ["Endpoints"]
 
 
 @post("/v1/endpoints", roles=MANAGERS, tags=_TAGS, summary="Make an endpoint")
-async def create_endpoint(call: Call, data: EndpointInput) -> ChangedEndpointView:
+async def create_endpoint(call: Call, data: JSONBody[EndpointInput]) -> ChangedEndpointView:
     """Make an endpoint. The answer has its `secret`, which later only the secret calls show."""
     change = await call.services.endpoints.create(call.one_tenant(), data, call.idempotency)
     return await shown_change(call, change)
@@ -40,11 +40,11 @@ async def list_endpoints(
         str | None, QueryParameter(name="state", description="Any of enabled, paused, disabled (comma list).")
     ] = None,
     circuit: Annotated[
-        str | None, Parameter(description="Any of closed, open, half-open, ramping (comma list).")
+        str | None, QueryParameter(description="Any of closed, open, half-open, ramping (comma list).")
     ] = None,
-    url: Annotated[str | None, Parameter(description="Exactly this URL.")] = None,
+    url: Annotated[str | None, QueryParameter(description="Exactly this URL.")] = None,
     event_type: Annotated[
-        str | None, Parameter(description="Endpoints whose filters take, or name, any of these types (comma list).")
+        str | None, QueryParameter(description="Endpoints whose filters take, or name, any of these types (a list).")
     ] = None,
 ) -> Listing[EndpointView]:
     """List endpoints, newest first."""
@@ -83,8 +83,8 @@ async def get_endpoint(call: Call, endpoint: EndpointName) -> EndpointView:
 )
 async def put_endpoint(
     call: Call,
-    endpoint: Annotated[str, Parameter(description="Your own `uid` for it, or the `id` of one to replace.")],
-    data: EndpointInput,
+    endpoint: Annotated[str, PathParameter(description="Your own `uid` for it, or the `id` of one to replace.")],
+    data: JSONBody[EndpointInput],
 ) -> Response[ChangedEndpointView]:
     """Make the endpoint with this `uid`, or replace all that can be set of it: what is left out gets its default.
 
@@ -95,7 +95,7 @@ async def put_endpoint(
 
 
 @patch("/v1/endpoints/{endpoint:str}", roles=MANAGERS, tags=_TAGS, summary="Change an endpoint")
-async def patch_endpoint(call: Call, endpoint: EndpointName, data: EndpointPatch) -> ChangedEndpointView:
+async def patch_endpoint(call: Call, endpoint: EndpointName, data: JSONBody[EndpointPatch]) -> ChangedEndpointView:
     """Apply a JSON Merge Patch (RFC 7396): objects merge, lists replace, `null` resets to the default.
 
     Changing scheme, host or port of the URL drops `secret_headers` unless they are sent again in this call.

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import msgspec
 from litestar import delete, get, post
-from litestar.params import Parameter
+from litestar.params import JSONBody, PathParameter, QueryParameter
 from litestar.response import Response
 from litestar.types import ControllerRouterHandler
 
@@ -24,20 +24,20 @@ from ackpost.service.events import RoutingLine, RoutingReason, ShownEvent
 _STATUSES: Final = ("pending", "delivered", "dead", "unmatched")
 _TAGS: Final = ["Events"]
 
-EventId = Annotated[str, Parameter(description="An event's id, or the uid it was published with.")]
+EventId = Annotated[str, PathParameter(description="An event's id, or the uid it was published with.")]
 Types = Annotated[
-    str | None, Parameter(query="type", description="A comma list of patterns: an exact type, `order.*` or `*`.")
+    str | None, QueryParameter(name="type", description="A comma list of patterns: an exact type, `order.*` or `*`.")
 ]
-Key = Annotated[str | None, Parameter(query="key", description="Events of this key.")]
-Uid = Annotated[str | None, Parameter(query="uid", description="The event of this uid.")]
+Key = Annotated[str | None, QueryParameter(name="key", description="Events of this key.")]
+Uid = Annotated[str | None, QueryParameter(name="uid", description="The event of this uid.")]
 OfEndpoint = Annotated[
-    str | None, Parameter(query="endpoint_id", description="Events that have a delivery to this endpoint (id or uid).")
+    str | None, QueryParameter(name="endpoint_id", description="Events with a delivery to this endpoint (id or uid).")
 ]
 Statuses = Annotated[
-    str | None, Parameter(query="status", description=f"A comma list of {', '.join(_STATUSES)}.")
+    str | None, QueryParameter(name="status", description=f"A comma list of {', '.join(_STATUSES)}.")
 ]
-Channel = Annotated[str | None, Parameter(query="channel", description="Events of this channel.")]
-OneKey = Annotated[str, Parameter(query="key", description="The key whose newest event is wanted.")]
+Channel = Annotated[str | None, QueryParameter(name="channel", description="Events of this channel.")]
+OneKey = Annotated[str, QueryParameter(name="key", description="The key whose newest event is wanted.")]
 
 
 class RedeliverInput(msgspec.Struct, forbid_unknown_fields=True):
@@ -139,7 +139,7 @@ async def get_event_routing(call: Call, event_id: EventId) -> RoutingAnswer:
 @post(
     "/v1/events/{event_id:str}/redeliver", roles=PUBLISHERS, status_code=202, tags=_TAGS, summary="Send an event again"
 )
-async def redeliver_event(call: Call, event_id: EventId, data: RedeliverInput | None = None) -> DeliveryIds:
+async def redeliver_event(call: Call, event_id: EventId, data: JSONBody[RedeliverInput | None] = None) -> DeliveryIds:
     """Start a new round of each delivery of the event, due now; pending ones become due now."""
     tenant = call.one_tenant()
     event = await call.services.events.find(tenant, event_id)

@@ -11,6 +11,7 @@ from typing import Any
 
 from litestar.connection import ASGIConnection
 from litestar.datastructures import State
+from litestar.di import NamedDependency
 from litestar.exceptions import MethodNotAllowedException
 from litestar.handlers import BaseRouteHandler
 
@@ -30,8 +31,8 @@ METHODS_KEY = "methods"
 _TENANT_HEADER = b"ackpost-tenant"
 
 
-class Call:
-    """A call that has passed the guard (dependency ``call``).
+class AdmittedCall:
+    """A call that has passed the guard.
 
     ``tenant`` None: an operator who left it open, or a call that belongs to no tenant. ``idempotency`` is set on POST.
     A plain class, so that the framework passes it on as it is: it would look into anything it could take apart.
@@ -60,6 +61,10 @@ class Call:
         return self.tenant
 
 
+Call = NamedDependency[AdmittedCall]
+"""The type of a handler's argument ``call``."""
+
+
 async def guard(connection: ASGIConnection[Any, Any, Any, State], handler: BaseRouteHandler) -> None:
     """Check key, role, tenant and names of query parameters, before the body is read.
 
@@ -83,17 +88,17 @@ async def guard(connection: ASGIConnection[Any, Any, Any, State], handler: BaseR
             tenant = await services.tenants.meant(principal, tenant_name, tenants)
         elif principal.tenant is not None:
             tenant = await services.tenants.meant(principal, tenant_name, "one")
-        scope["state"][CALL_KEY] = Call(services, principal, tenant)
+        scope["state"][CALL_KEY] = AdmittedCall(services, principal, tenant)
     known = connection.app.state[QUERIES_KEY].get((path, method), NO_QUERY)
     check_query(scope["query_string"], known)
 
 
-async def provide_call(request: StrictRequest) -> Call:
+async def provide_call(request: StrictRequest) -> AdmittedCall:
     """Give the call that the guard let pass.
 
     Raises: InvalidInput (Idempotency-Key), TooLarge.
     """
-    call: Call = request.scope["state"][CALL_KEY]
+    call: AdmittedCall = request.scope["state"][CALL_KEY]
     if request.method == "POST":
         for name, value in request.scope["headers"]:
             if name == b"idempotency-key":

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 from litestar import get, post
+from litestar.params import FromPath, JSONBody
 from litestar.types import ControllerRouterHandler
 
 from ackpost.api.guards import Call
@@ -96,14 +97,14 @@ async def list_jobs(call: Call, page: PageQuery) -> Listing[JobView]:
 
 
 @get("/v1/jobs/{job:str}", roles=READERS, tenants="any", tags=_TAGS, summary="Read a job")
-async def get_job(call: Call, job: str) -> JobView:
+async def get_job(call: Call, job: FromPath[str]) -> JobView:
     """Read how far a job is."""
     position = path_id(ids.JOB, job, call.salt, "job")
     return await _shown(call, await call.services.jobs.get(call.tenant, position))
 
 
 @post("/v1/jobs/{job:str}/cancel", roles=MANAGERS, status_code=200, tags=_TAGS, summary="Cancel a job")
-async def cancel_job(call: Call, job: str, data: NoFields | None = None) -> JobView:  # noqa: ARG001 - refuses any field
+async def cancel_job(call: Call, job: FromPath[str], data: JSONBody[NoFields | None] = None) -> JobView:  # noqa: ARG001 - refuses any field
     """Stop a job; what it has done stays done."""
     position = path_id(ids.JOB, job, call.salt, "job")
     return await _shown(call, await call.services.jobs.cancel(call.one_tenant(), position, call.idempotency))

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final, Generic, Literal, NoReturn, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
-from litestar.params import Parameter
+from litestar.di import NamedDependency
+from litestar.params import QueryParameter
 
 from ackpost.core.times import parse_rfc3339
 from ackpost.errors import FieldError, InvalidInput
@@ -35,7 +36,7 @@ class Listing(msgspec.Struct, Generic[View]):
     previous: str | None
 
 
-class PageQuery(msgspec.Struct):
+class PageRequest(msgspec.Struct):
     """How the caller wants a list. ``backwards``: the page before a position, not the one after it."""
 
     limit: int = LIMIT_DEFAULT
@@ -87,6 +88,10 @@ class PageQuery(msgspec.Struct):
         return _cursor(kind, max(0, self.after + step))
 
 
+PageQuery = NamedDependency[PageRequest]
+"""The type of a handler's argument ``page`` or ``plain_page``."""
+
+
 def _cursor(kind: str, position: int) -> str:
     return urlsafe_b64encode(f"{kind}{position:x}".encode()).decode().rstrip("=")
 
@@ -102,25 +107,25 @@ def _parse_cursor(text: str) -> tuple[int, bool]:
     return int(plain[1:], 16), plain[0] == "p"
 
 
-Limit = Annotated[int, Parameter(ge=1, le=LIMIT_MAX, description="How many rows to give.")]
-After = Annotated[str | None, Parameter(description="A cursor: `next` or `previous` of an earlier page.")]
-Order = Annotated[Literal["asc", "desc"], Parameter(description="desc: newest first; asc: oldest first.")]
-Since = Annotated[str | None, Parameter(description="Only rows made at this time (RFC 3339) or later.")]
-Until = Annotated[str | None, Parameter(description="Only rows made before this time (RFC 3339).")]
+Limit = Annotated[int, QueryParameter(ge=1, le=LIMIT_MAX, description="How many rows to give.")]
+After = Annotated[str | None, QueryParameter(description="A cursor: `next` or `previous` of an earlier page.")]
+Order = Annotated[Literal["asc", "desc"], QueryParameter(description="desc: newest first; asc: oldest first.")]
+Since = Annotated[str | None, QueryParameter(description="Only rows made at this time (RFC 3339) or later.")]
+Until = Annotated[str | None, QueryParameter(description="Only rows made before this time (RFC 3339).")]
 
 
 def provide_page(
     limit: Limit = LIMIT_DEFAULT, after: After = None, order: Order = "desc", since: Since = None, until: Until = None
-) -> PageQuery:
+) -> PageRequest:
     """Read a list's parameters (dependency ``page``).
 
     Raises: InvalidInput.
     """
     position, backwards = (None, False) if after is None else _parse_cursor(after)
-    return PageQuery(limit, position, order == "asc", backwards, time_of("since", since), time_of("until", until))
+    return PageRequest(limit, position, order == "asc", backwards, time_of("since", since), time_of("until", until))
 
 
-def provide_plain_page(limit: Limit = LIMIT_DEFAULT, after: After = None, order: Order = "desc") -> PageQuery:
+def provide_plain_page(limit: Limit = LIMIT_DEFAULT, after: After = None, order: Order = "desc") -> PageRequest:
     """Read the parameters of a list that has no span of time (dependency ``plain_page``).
 
     Raises: InvalidInput.

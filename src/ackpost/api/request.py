@@ -95,7 +95,7 @@ class StrictRequest(Request[Any, Any, State]):
         """
         if self._json is Empty:
             field = self.route_handler.parsed_data_field
-            self._json = decode_json(await self.body(), _decoder(Any if field is None else field.raw))
+            self._json = decode_json(await self.body(), _decoder(Any if field is None else field.annotation))
         return self._json
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 from litestar import get
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from ackpost.api.guards import Call
@@ -35,8 +35,8 @@ class StatsView(msgspec.Struct):
 @get("/v1/stats", roles=READERS, tenants="list", tags=["Statistics"], summary="Count deliveries")
 async def stats(
     call: Call,
-    by: Annotated[Literal["endpoint", "type", "reason", "error"], Parameter(description="What to count by.")],
-    since: Annotated[str | None, Parameter(description="Only deliveries made since this time (RFC 3339).")] = None,
+    by: Annotated[Literal["endpoint", "type", "reason", "error"], QueryParameter(description="What to count by.")],
+    since: Annotated[str | None, QueryParameter(description="Only deliveries made since this time (RFC 3339).")] = None,
 ) -> StatsView:
     """Count deliveries by status for each endpoint, type, reason or error."""
     since_ms = time_of("since", since)

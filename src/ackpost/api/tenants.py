@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from litestar import delete, get, patch, post, put
-from litestar.params import Parameter
+from litestar.params import JSONBody, PathParameter
 from litestar.response import Response
 from litestar.types import ControllerRouterHandler
 
@@ -17,7 +17,7 @@ from ackpost.service.tenant_changes import TenantInput, TenantPatch
 
 _TAGS: Final = ["Tenants"]
 
-TenantId = Annotated[str, Parameter(description="A tenant's id or uid.")]
+TenantId = Annotated[str, PathParameter(description="A tenant's id or uid.")]
 
 
 @get("/v1/tenants", roles=OPERATOR, tenants=None, tags=_TAGS, summary="List tenants")
@@ -28,7 +28,7 @@ async def list_tenants(call: Call, plain_page: PageQuery) -> Listing[TenantView]
 
 
 @post("/v1/tenants", roles=OPERATOR, tenants=None, tags=_TAGS, summary="Make a tenant")
-async def create_tenant(call: Call, data: TenantInput) -> TenantView:
+async def create_tenant(call: Call, data: JSONBody[TenantInput]) -> TenantView:
     """Make a tenant. Its `uid` is the name by which calls mean it, and never changes."""
     return tenant_view(await call.services.tenant_changes.create(data, call.idempotency), call.salt)
 
@@ -40,14 +40,14 @@ async def get_tenant(call: Call, tenant_id: TenantId) -> TenantView:
 
 
 @put("/v1/tenants/{tenant_id:str}", roles=OPERATOR, tenants=None, tags=_TAGS, summary="Make or replace a tenant")
-async def put_tenant(call: Call, tenant_id: TenantId, data: TenantInput) -> Response[TenantView]:
+async def put_tenant(call: Call, tenant_id: TenantId, data: JSONBody[TenantInput]) -> Response[TenantView]:
     """Make the tenant of this uid (201), or replace all that can be set of it (200)."""
     tenant, made = await call.services.tenant_changes.put(tenant_id, data)
     return Response(tenant_view(tenant, call.salt), status_code=201 if made else 200)
 
 
 @patch("/v1/tenants/{tenant_id:str}", roles=OPERATOR, tenants=None, tags=_TAGS, summary="Change a tenant")
-async def patch_tenant(call: Call, tenant_id: TenantId, data: TenantPatch) -> TenantView:
+async def patch_tenant(call: Call, tenant_id: TenantId, data: JSONBody[TenantPatch]) -> TenantView:
     """Apply a JSON Merge Patch (RFC 7396)."""
     return tenant_view(await call.services.tenant_changes.patch(tenant_id, data), call.salt)
 
