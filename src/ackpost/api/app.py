@@ -7,12 +7,14 @@ from typing import Any
 
 from litestar import Litestar
 from litestar.datastructures import State
-from litestar.di import Provide
 from litestar.routes import HTTPRoute
 from litestar.types import ControllerRouterHandler
 
-from ackpost.api.guards import METHODS_KEY, QUERIES_KEY, guard, provide_call
-from ackpost.api.params import provide_page, provide_plain_page, query_names
+from ackpost.api.dependencies import DEPENDENCIES
+from ackpost.api.docs import DOCUMENT_KEY
+from ackpost.api.guards import METHODS_KEY, QUERIES_KEY, guard
+from ackpost.api.openapi import Document
+from ackpost.api.params import query_names
 from ackpost.api.problem import HOT_PATHS_KEY, handle
 from ackpost.api.publish import PublishEndpoint
 from ackpost.api.request import ClientGone, StrictRequest
@@ -27,6 +29,7 @@ class App:
     def __init__(self, services: Services, more_routes: Sequence[ControllerRouterHandler] = ()) -> None:
         self._hot = PublishEndpoint(services).paths
         self.litestar = _litestar(services, [*ROUTES, *more_routes])
+        self.litestar.state[DOCUMENT_KEY] = Document(ROUTES)
         self.litestar.state[HOT_PATHS_KEY] = frozenset(self._hot)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -55,11 +58,7 @@ def _litestar(services: Services, routes: Sequence[ControllerRouterHandler]) -> 
         route_handlers=routes,
         request_class=StrictRequest,
         guards=[guard],
-        dependencies={
-            "call": Provide(provide_call),
-            "page": Provide(provide_page, sync_to_thread=False),
-            "plain_page": Provide(provide_plain_page, sync_to_thread=False),
-        },
+        dependencies=DEPENDENCIES,
         exception_handlers={Exception: handle},  # type: ignore[dict-item]  # our request class is the app's
         state=State({"services": services}),
         openapi_config=None,

@@ -10,6 +10,7 @@ from ackpost.api import (
     api_keys,
     dead_letters,
     deliveries,
+    docs,
     endpoint_actions,
     endpoints,
     events,
@@ -32,4 +33,5 @@ ROUTES: Final[list[ControllerRouterHandler]] = [
     *api_keys.ROUTES,
     *metrics.ROUTES,
     *system.ROUTES,
+    *docs.ROUTES,
 ]
