@@ -165,6 +165,28 @@ def test_every_wrong_field_is_named_at_once() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("body", "status", "code", "locs"),
+    [
+        (b"", 422, "invalid", [("body",)]),
+        (b"null", 422, "invalid", [("body",)]),
+        (b"[]", 422, "invalid", [("body",)]),
+        (b"{}", 422, "invalid", [("body", "url")]),
+        (b"{", 400, "malformed_json", []),
+        (b'{"url":"https://a.example/","metadata":{"a":NaN}}', 400, "malformed_json", []),
+        (b'{"url":"https://a.example/","description":"\xff"}', 400, "malformed_json", []),
+    ],
+)
+def test_a_body_that_is_no_endpoint_is_refused(body: bytes, status: int, code: str, locs: list[Any]) -> None:
+    """Read whatever the Content-Type, and named when it is missing."""
+
+    async def scenario(world: World) -> None:
+        answer = await world.post("/v1/endpoints", body)
+        assert (answer.status, answer.code, answer.locs) == (status, code, locs)
+
+    run(scenario)
+
+
 def test_the_tenants_default_format_holds_where_none_is_given() -> None:
     """And an endpoint's own format wins over it."""
 

@@ -19,11 +19,13 @@ from ackpost.api.inputs import body_time
 from ackpost.api.jobs import CountView, JobStarted
 from ackpost.api.params import Listing, PageQuery, values_of
 from ackpost.core import ids
+from ackpost.core.limits import pattern_fault
 from ackpost.core.model import DEAD_REASONS
 from ackpost.errors import FieldError, InvalidInput
 from ackpost.ports.operations import JobSelector
 from ackpost.ports.store import DeliveryFilter, Page
 from ackpost.service.auth import MANAGERS, READERS
+from ackpost.service.dead_letters import IDS_MAX, too_many_ids
 from ackpost.service.deliveries import ATTEMPTS_SHOWN_MAX
 
 _TAGS: Final = ["Dead letters"]
@@ -89,9 +91,9 @@ async def get_dead_letter(call: Call, delivery: FromPath[str]) -> WholeDeadLette
     summary="Replay dead letters",
     responses=_DRY_RUN,
 )
-async def replay(call: Call, data: JSONBody[SelectorInput]) -> Response[JobStarted] | Response[CountView]:
+async def replay(call: Call, data: JSONBody[SelectorInput | None] = None) -> Response[JobStarted] | Response[CountView]:
     """Start a job that gives each selected dead letter a new round, with URL, secrets and policy of now."""
-    return await _start(call, "replay", data)
+    return await _start(call, "replay", SelectorInput() if data is None else data)
 
 
 @post(
@@ -102,13 +104,15 @@ async def replay(call: Call, data: JSONBody[SelectorInput]) -> Response[JobStart
     summary="Discard dead letters",
     responses=_DRY_RUN,
 )
-async def discard(call: Call, data: JSONBody[SelectorInput]) -> Response[JobStarted] | Response[CountView]:
+async def discard(
+    call: Call, data: JSONBody[SelectorInput | None] = None
+) -> Response[JobStarted] | Response[CountView]:
     """Start a job that marks each selected dead letter as discarded."""
-    return await _start(call, "discard", data)
+    return await _start(call, "discard", SelectorInput() if data is None else data)
 
 
 async def _start(
-    call: Call, kind: Literal["replay", "discard"], data: JSONBody[SelectorInput]
+    call: Call, kind: Literal["replay", "discard"], data: SelectorInput
 ) -> Response[JobStarted] | Response[CountView]:
     tenant = call.one_tenant()
     selector = await _selector(call, data)
@@ -118,11 +122,11 @@ async def _start(
     return Response(JobStarted(job_id(call, job.position)), status_code=202)
 
 
-async def _selector(call: Call, data: JSONBody[SelectorInput]) -> JobSelector:
+async def _selector(call: Call, data: SelectorInput) -> JobSelector:
     return JobSelector(
         ids=None if data.ids is None else _delivery_ids(data.ids, call.salt),
         endpoint=None if data.endpoint_id is None else await _endpoint(call, data.endpoint_id),
-        type=data.type,
+        type=_known_type(data.type),
         reason=_known_reason(data.reason),
         since_ms=body_time("since", data.since),
         until_ms=body_time("until", data.until),
@@ -131,6 +135,9 @@ async def _selector(call: Call, data: JSONBody[SelectorInput]) -> JobSelector:
 
 
 def _delivery_ids(texts: list[str], salt: int) -> tuple[int, ...]:
+    """Read ids; a repeated one counts for the limit, but is taken once."""
+    if len(texts) > IDS_MAX:
+        raise too_many_ids()
     positions = [ids.parse_id(ids.DELIVERY, text, salt) for text in texts]
     errors = [
         FieldError(("body", "ids", index), "must be the id of a delivery (dlv_…)")
@@ -145,6 +152,13 @@ def _delivery_ids(texts: list[str], salt: int) -> tuple[int, ...]:
 async def _endpoint(call: Call, name: str) -> int:
     """A deleted endpoint's id still selects what it left."""
     return await endpoint_position(call, name, ("body", "endpoint_id"))
+
+
+def _known_type(pattern: str | None) -> str | None:
+    fault = None if pattern is None else pattern_fault(pattern)
+    if fault is not None:
+        raise InvalidInput(f"type {fault}", errors=[FieldError(("body", "type"), fault)])
+    return pattern
 
 
 def _known_reason(reason: str | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from http import HTTPStatus
 from typing import Final
@@ -43,6 +44,9 @@ _DETAIL_OF: Final = {
     405: "This path does not have that method.",
     413: "The body is larger than this call takes.",
 }
+
+
+_MISSING_QUERY: Final = re.compile(r"Missing required query parameter '(\w+)'")
 
 
 class ProblemError(msgspec.Struct):
@@ -147,9 +151,17 @@ def _refusal(status: int, code: str, detail: str, *, retry_after_s: int | None =
 
 def _invalid(error: ValidationException, query_names: frozenset[str]) -> RequestError:
     errors: list[FieldError] = []
+    missing = _MISSING_QUERY.match(error.detail)
+    if missing is not None:
+        errors.append(FieldError(("query", missing[1]), "is missing"))
     extra = error.extra if isinstance(error.extra, list) else []
     for each in extra:
         name = str(each.get("key", ""))
+        if name == "data" and each.get("message") == "'data'":
+            # No body: the framework says so whenever anything is wrong, even where it may be left out.
+            if len(extra) == 1:
+                errors.append(FieldError(("body",), "is missing"))
+            continue
         source = each.get("source", "query" if name in query_names else "body")
         loc = (str(getattr(source, "value", source)), *(part for part in name.split(".") if part and part != "data"))
         errors.append(FieldError(loc, _worded(str(each.get("message", "is not valid")))))

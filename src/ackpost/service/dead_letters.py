@@ -86,13 +86,18 @@ def check_selector(selector: JobSelector) -> None:
             errors=[FieldError(("body",), "must have ids, a filter (endpoint_id, type, reason, since, until) or all")],
         )
     if selector.ids is not None and not 1 <= len(selector.ids) <= IDS_MAX:
-        raise _invalid("ids", f"must hold 1 to {IDS_MAX:,} ids; for more use a filter")
+        raise too_many_ids()
     if selector.ids is not None and (filtered or selector.all):
         raise _invalid("ids", "excludes all other selectors")
     if selector.all and filtered:
         raise _invalid("all", "excludes all other selectors")
     if selector.since_ms is not None and selector.until_ms is not None and selector.since_ms >= selector.until_ms:
         raise _invalid("until", "must be later than since")
+
+
+def too_many_ids() -> InvalidInput:
+    """Make the refusal of a list of ids that is too long, or empty."""
+    return _invalid("ids", f"must hold 1 to {IDS_MAX:,} ids; for more use a filter")
 
 
 def selector_params(selector: JobSelector) -> dict[str, Any]:

@@ -125,7 +125,8 @@ class TestSender:
         waiting = asyncio.ensure_future(self._engine.wait_attempt(delivery, wait_s))
         try:
             found = await self._newest(tenant, delivery)
-            if found is None and await waiting:
+            if found is None:
+                await waiting
                 found = await self._newest(tenant, delivery)
         finally:
             waiting.cancel()
