@@ -288,7 +288,8 @@ def test_any_content_type_is_read_as_json() -> None:
             body: dict[str, Any] = {"type": "a", "data": 1}
             assert (await world.call("POST", "/v1/events", body, headers=headers)).status == 202
             uid = kind.replace("/", "_").replace("+", "_")
-            assert (await world.call("POST", "/v1/tenants", {"uid": uid}, key="operator", headers=headers)).status == 201
+            made = await world.call("POST", "/v1/tenants", {"uid": uid}, key="operator", headers=headers)
+            assert made.status == 201
             await world.call("DELETE", f"/v1/tenants/{uid}", key="operator")
 
     run(test)

@@ -18,7 +18,7 @@ from ackpost.core import ids
 from ackpost.core.limits import pattern_fault
 from ackpost.errors import FieldError, InvalidInput, NotFound
 from ackpost.ports.store import EventFilter
-from ackpost.service.auth import MANAGERS, PUBLISHERS, READERS
+from ackpost.service.auth import MANAGERS, READERS
 from ackpost.service.events import RoutingLine, RoutingReason, ShownEvent
 
 _STATUSES: Final = ("pending", "delivered", "dead", "unmatched")
@@ -137,7 +137,7 @@ async def get_event_routing(call: Call, event_id: EventId) -> RoutingAnswer:
 
 
 @post(
-    "/v1/events/{event_id:str}/redeliver", roles=PUBLISHERS, status_code=202, tags=_TAGS, summary="Send an event again"
+    "/v1/events/{event_id:str}/redeliver", roles=MANAGERS, status_code=202, tags=_TAGS, summary="Send an event again"
 )
 async def redeliver_event(call: Call, event_id: EventId, data: JSONBody[RedeliverInput | None] = None) -> DeliveryIds:
     """Start a new round of each delivery of the event, due now; pending ones become due now."""
@@ -150,7 +150,7 @@ async def redeliver_event(call: Call, event_id: EventId, data: JSONBody[Redelive
     return delivery_ids(changed, call.salt)
 
 
-@post("/v1/events/{event_id:str}/cancel", roles=PUBLISHERS, status_code=202, tags=_TAGS, summary="Stop an event")
+@post("/v1/events/{event_id:str}/cancel", roles=MANAGERS, status_code=202, tags=_TAGS, summary="Stop an event")
 async def cancel_event(call: Call, event_id: EventId) -> DeliveryIds:
     """End the event's pending deliveries as cancelled."""
     tenant = call.one_tenant()
