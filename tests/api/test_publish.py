@@ -253,6 +253,7 @@ def test_a_writer_in_trouble_is_a_503_with_seconds() -> None:
     """The code says what is wrong, Retry-After when to come back."""
 
     async def test(world: World) -> None:
+        await world.get("/v1/events")
         for code, seconds in (("outcome_unknown", 1), ("storage_full", 30), ("overloaded", None)):
             world.committer.failure = Unavailable("not now", code=code, retry_after_s=seconds)
             answer = await world.call("POST", "/v1/events", {"type": "a", "data": 1})
@@ -266,6 +267,8 @@ def test_an_unexpected_failure_tells_nothing() -> None:
     """500 internal_error without a trace of its cause; the fact is counted."""
 
     async def test(world: World) -> None:
+        for key in ("admin", "operator"):
+            await world.get("/v1/events", key=key)
         world.committer.failure = RuntimeError("SECRET-CAUSE")
         for answer in (
             await world.call("POST", "/v1/events", {"type": "a", "data": 1}),
