@@ -96,6 +96,7 @@ class ReferenceStore:
         """Give ownership up."""
         if self._incarnation == self.durable.incarnation:
             self.durable.lease_node = None
+            self.durable.bound = self.durable.last
         self._incarnation = None
 
     # ---- commit
