@@ -1,0 +1,3 @@
+"""The embedded store: one SQLite file, one writer thread, hand-written SQL."""
+
+from ackpost.store.sqlite.store import SqliteStore as SqliteStore

@@ -1,0 +1,88 @@
+"""Idempotency keys: stored with their answer in the transaction of the effect (rule E6)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from ackpost.errors import Conflict
+from ackpost.ports.operations import Accepted, DeliveriesChanged, Done, Idempotency, JobSaved, Repeated, Result, Stale
+from ackpost.store.sqlite.ledger import Insert, Ledger
+
+Key = tuple[int, str]
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Result)
+
+IDEMPOTENCY_MS: Final = 24 * 3600 * 1000
+
+_insert = Insert(
+    "idempotency",
+    "created_ms, tenant, key, digest, result",
+    "ON CONFLICT (tenant, key) DO UPDATE SET created_ms = excluded.created_ms, digest = excluded.digest,"
+    " result = excluded.result",
+)
+
+_SELECT: Final = (
+    "SELECT i.tenant, i.key, i.digest, i.result, i.created_ms FROM json_each(?) j"
+    " CROSS JOIN idempotency i ON i.tenant = j.value ->> 0 AND i.key = j.value ->> 1"
+)
+
+
+class Answers:
+    """The answers given before to the keys of one run of operations, and those given in it."""
+
+    __slots__ = ("_known", "_rows")
+
+    def __init__(self, ledger: Ledger, keys: list[Idempotency | None]) -> None:
+        self._known: dict[Key, tuple[bytes, bytes, int]] = {}
+        self._rows: list[object] = []
+        wanted = [(key.tenant, key.key) for key in keys if key is not None]
+        if wanted:
+            for tenant, key, *known in ledger.execute(_SELECT, (_encoder.encode(wanted).decode(),)):
+                self._known[tenant, key] = tuple(known)
+
+    def repeated(self, key: Idempotency | None) -> Repeated | None:
+        """Give the first answer to this key, if there was one.
+
+        Raises: Conflict (idempotency_conflict) when it was used for another request.
+        """
+        if key is None or (known := self._known.get((key.tenant, key.key))) is None:
+            return None
+        digest, result, created_ms = known
+        if key.now_ms >= created_ms + IDEMPOTENCY_MS:
+            return None
+        if digest != key.digest:
+            text = "Idempotency-Key was used with another request; use a new one."
+            raise Conflict(text, code="idempotency_conflict")
+        return Repeated(_decoder.decode(result))
+
+    def remember(self, key: Idempotency | None, result: Result) -> None:
+        """Keep the answer; what was made due then is not made due again by a repetition."""
+        if key is None or isinstance(result, Stale):
+            return
+        text = _encoder.encode(_lasting(result))
+        self._known[key.tenant, key.key] = key.digest, text, key.now_ms
+        self._rows += (key.now_ms, key.tenant, key.key, key.digest, text)
+
+    def flush(self, ledger: Ledger) -> None:
+        """Write the answers given in this run."""
+        if self._rows:
+            _insert.run(ledger.connection, self._rows)
+            self._rows = []
+
+
+def _lasting(result: Result) -> Result:
+    """Leave out what only the first reader of a result can use."""
+    match result:
+        case Accepted():
+            return Accepted(result.events)
+        case DeliveriesChanged():
+            return DeliveriesChanged(result.deliveries)
+        case JobSaved():
+            return JobSaved(result.job)
+        case Done():
+            return Done(result.position)
+        case _:
+            return result

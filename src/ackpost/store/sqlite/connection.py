@@ -1,0 +1,93 @@
+"""Connections: one that writes, some that read, one that checkpoints."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Final
+
+import apsw
+
+from ackpost.errors import SchemaMismatch, StoreCorrupt, StoreError
+
+APPLICATION_ID: Final = 0x41434B50  # "ACKP"
+SCHEMA_VERSION: Final = 1
+PAGE_BYTES: Final = 4096
+WAL_BYTES_MAX: Final = 64 * 1024 * 1024
+
+_STATEMENTS_KEPT: Final = 256
+_CACHE_KIB: Final = 64 * 1024
+
+
+def open_writer(path: str, busy_timeout_ms: int) -> apsw.Connection:
+    """Open or create the database for writing; nothing is checked but its header.
+
+    Raises: apsw.Error, StoreError, StoreCorrupt, SchemaMismatch.
+    """
+    connection = apsw.Connection(path, statementcachesize=_STATEMENTS_KEPT)
+    try:
+        connection.set_busy_timeout(busy_timeout_ms)
+        _check_header(connection, path)
+        if connection.pragma("page_count") == 0:
+            # Both must be said before the first table; changing them later rewrites the whole file.
+            connection.pragma("page_size", PAGE_BYTES)
+            connection.pragma("auto_vacuum", "incremental")
+        if connection.pragma("journal_mode", "wal") != "wal":
+            raise StoreError(f"The database {path} lies where SQLite cannot use its write-ahead log; move it.")
+        connection.pragma("synchronous", "full")
+        connection.pragma("foreign_keys", 0)
+        connection.pragma("cache_size", -_CACHE_KIB)
+        connection.pragma("journal_size_limit", WAL_BYTES_MAX)
+        connection.wal_autocheckpoint(0)
+        _migrate(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_reader(path: str, busy_timeout_ms: int) -> apsw.Connection:
+    """Open the database for reading only."""
+    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=_STATEMENTS_KEPT)
+    connection.set_busy_timeout(busy_timeout_ms)
+    connection.pragma("cache_size", -_CACHE_KIB // 4)
+    return connection
+
+
+def open_checkpointer(path: str, busy_timeout_ms: int) -> apsw.Connection:
+    """Open the database for moving the write-ahead log."""
+    connection = apsw.Connection(path)
+    connection.set_busy_timeout(busy_timeout_ms)
+    connection.pragma("synchronous", "full")
+    connection.pragma("journal_size_limit", WAL_BYTES_MAX)
+    connection.wal_autocheckpoint(0)
+    return connection
+
+
+def _check_header(connection: apsw.Connection, path: str) -> None:
+    """Refuse foreign files and newer schemas, by three numbers in the first page."""
+    if connection.pragma("schema_version") == 0:
+        return
+    if connection.pragma("application_id") != APPLICATION_ID:
+        raise StoreCorrupt(f"The file {path} is not a database of Ackpost.")
+    found = connection.pragma("user_version")
+    if found > SCHEMA_VERSION:
+        raise SchemaMismatch(
+            f"The database {path} has schema {found}, this version of Ackpost works with {SCHEMA_VERSION}: update it."
+        )
+
+
+def _migrate(connection: apsw.Connection) -> None:
+    """Apply the missing migrations, each in one transaction."""
+    for version in range(connection.pragma("user_version") + 1, SCHEMA_VERSION + 1):
+        script = resources.files(__package__).joinpath("migrations", f"{version:04d}.sql").read_text(encoding="utf-8")
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            # Another process may have been faster.
+            if connection.pragma("user_version") < version:
+                connection.execute(script)
+                connection.execute(f"PRAGMA user_version = {version}")
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise

@@ -1,0 +1,203 @@
+"""What people do to deliveries, what a crash did to them, and the sweep for rows stuck in waiting."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ackpost.core.model import FIRST, RETRY, Endpoint
+from ackpost.errors import Conflict, DataExpired, NotFound
+from ackpost.ports.operations import (
+    Cancel,
+    DeliveriesChanged,
+    Done,
+    ExpireData,
+    Interrupt,
+    Interrupted,
+    Promote,
+    Promoted,
+    Redeliver,
+)
+from ackpost.store.sqlite.announcing import announce
+from ackpost.store.sqlite.attempts import AttemptWriter
+from ackpost.store.sqlite.endpoints import endpoint_of
+from ackpost.store.sqlite.ledger import Ledger
+from ackpost.store.sqlite.moves import (
+    Change,
+    Ended,
+    add_missing,
+    cancel_pending,
+    death_notice,
+    end_dead,
+    load_ended,
+    raise_revs,
+    revive,
+)
+from ackpost.store.sqlite.ordering import let_go
+from ackpost.store.sqlite.rows import Hot, load_endpoint, load_hot, store_hot
+
+DELIVERIES_OF_EVENT: Final = (
+    "SELECT position FROM delivery WHERE position > ?1 AND position <= ?1 + ?2"
+    " UNION ALL SELECT position FROM history WHERE position > ?1 AND position <= ?1 + ?2"
+    " UNION ALL SELECT position FROM dead_letter WHERE position > ?1 AND position <= ?1 + ?2"
+    " UNION ALL SELECT delivery FROM late_delivery WHERE event = ?1"
+)
+STUCK_SQL: Final = (
+    "SELECT d.position FROM delivery d WHERE d.waiting = 1 AND NOT EXISTS (SELECT 1 FROM delivery b"
+    " WHERE b.endpoint = d.endpoint AND b.key_id = d.key_id"
+    " AND b.position - b.event_offset < d.position - d.event_offset)"
+    " AND NOT EXISTS (SELECT 1 FROM key_hold h WHERE h.endpoint = d.endpoint AND h.key_id = d.key_id"
+    " AND h.event < d.position - d.event_offset) ORDER BY d.position LIMIT ?"
+)
+
+
+class _Asked:
+    """The event and those of its deliveries that an operation is about."""
+
+    def __init__(self, ledger: Ledger, op: Redeliver | Cancel) -> None:
+        if op.delivery is not None:
+            self._load(ledger, [op.delivery])
+            found = self.hots.get(op.delivery) or self.ended.get(op.delivery)
+            if found is None or found.tenant != op.tenant:
+                raise NotFound("The delivery does not exist.")
+            self.event = found.event
+            row = ledger.one("SELECT data IS NULL FROM event WHERE position = ?", (self.event,))
+        else:
+            row = ledger.one(
+                "SELECT data IS NULL, fanout FROM event WHERE position = ? AND tenant = ?", (op.event, op.tenant)
+            )
+            if row is None or op.event is None:
+                raise NotFound("The event does not exist.")
+            self.event = op.event
+            self._load(ledger, deliveries_of(ledger, op.event, row[1]))
+        self.data_expired = row is None or bool(row[0])
+
+    def _load(self, ledger: Ledger, positions: list[int]) -> None:
+        self.hots = load_hot(ledger, positions)
+        self.ended = load_ended(ledger, positions)
+
+    def keep(self, endpoint: int) -> None:
+        """Leave out the deliveries to other endpoints."""
+        self.hots = {position: hot for position, hot in self.hots.items() if hot.endpoint == endpoint}
+        self.ended = {position: one for position, one in self.ended.items() if one.endpoint == endpoint}
+
+    def rows(self) -> list[Hot | Ended]:
+        """All of them."""
+        return [*self.hots.values(), *self.ended.values()]
+
+
+def deliveries_of(ledger: Ledger, event: int, fanout: int) -> list[int]:
+    """Give all deliveries of an event, pending or ended."""
+    return sorted(position for (position,) in ledger.all(DELIVERIES_OF_EVENT, (event, fanout)))
+
+
+def redeliver(ledger: Ledger, op: Redeliver) -> DeliveriesChanged:
+    """Make deliveries due now: a new round, or sooner if still pending."""
+    asked = _Asked(ledger, op)
+    wanted: Endpoint | None = None
+    if op.endpoint is not None and op.delivery is None:
+        wanted = endpoint_of(ledger, op.tenant, op.endpoint)
+        asked.keep(wanted.position)
+    if asked.data_expired:
+        raise DataExpired("The event's data has expired; it cannot be sent again.")
+    rows = asked.rows()
+    endpoints = _open_endpoints(ledger, {row.endpoint for row in rows})
+    open_rows = [row for row in rows if row.endpoint in endpoints]
+    if (rows and not open_rows) or (wanted is not None and wanted.state == "disabled"):
+        raise Conflict("The endpoint is disabled or was deleted; enable it first.", code="invalid_state")
+    change = Change(ledger, op.now_ms)
+    touched = {row.endpoint for row in open_rows} if wanted is None else {wanted.position}
+    raise_revs(ledger, touched)
+    for endpoint in (*endpoints.values(), wanted):
+        if endpoint is not None:
+            endpoint.rev += 1
+    ended = sorted((row for row in open_rows if isinstance(row, Ended)), key=lambda row: row.position)
+    if ended:
+        revive(change, ended, endpoints, op.trigger)
+    sooner = [row for row in open_rows if isinstance(row, Hot) and not row.waiting]
+    for hot in sooner:
+        hot.due_ms = op.now_ms
+    store_hot(ledger, sooner)
+    change.due.update(hot.position for hot in sooner)
+    positions = sorted(row.position for row in open_rows)
+    if wanted is not None and not rows:
+        positions = add_missing(change, [asked.event], op.tenant, wanted, op.trigger)
+    return DeliveriesChanged(positions, sorted(touched), change.refs())
+
+
+def _open_endpoints(ledger: Ledger, positions: set[int]) -> dict[int, Endpoint]:
+    """Give those of the endpoints that exist and are not disabled."""
+    found = ((position, load_endpoint(ledger, position)) for position in sorted(positions))
+    return {position: one for position, one in found if one is not None and one.state != "disabled"}
+
+
+def cancel(ledger: Ledger, op: Cancel) -> DeliveriesChanged:
+    """End pending deliveries."""
+    hots = list(_Asked(ledger, op).hots.values())
+    if op.delivery is not None and not hots:
+        raise Conflict("The delivery has ended.", code="invalid_state")
+    change = Change(ledger, op.now_ms)
+    cancel_pending(change, hots, None)
+    change.settle()
+    touched = {hot.endpoint for hot in hots}
+    raise_revs(ledger, touched)
+    return DeliveriesChanged(sorted(hot.position for hot in hots), sorted(touched), change.refs())
+
+
+def expire_data(ledger: Ledger, op: ExpireData) -> Done:
+    """Remove an event's data; what is still to be sent of it is dead."""
+    row = ledger.one("SELECT data IS NULL, fanout FROM event WHERE position = ? AND tenant = ?", (op.event, op.tenant))
+    if row is None:
+        raise NotFound("The event does not exist.")
+    if row[0]:
+        return Done(op.event)
+    ledger.execute("UPDATE event SET data = NULL WHERE position = ?", (op.event,))
+    change = Change(ledger, op.now_ms)
+    hots = list(load_hot(ledger, deliveries_of(ledger, op.event, row[1])).values())
+    end_dead(change, hots, "data_expired")
+    change.settle()
+    change.touched = {hot.endpoint for hot in hots}
+    raise_revs(ledger, change.touched)
+    counts = {endpoint: sum(hot.endpoint == endpoint for hot in hots) for endpoint in sorted(change.touched)}
+    announce(change, [death_notice(ledger, op.tenant, endpoint, "data_expired", n) for endpoint, n in counts.items()])
+    return Done(op.event, sorted(change.touched))
+
+
+def interrupt(ledger: Ledger, op: Interrupt) -> Interrupted:
+    """Count the crash of the process against what was in flight (rule E5)."""
+    change = Change(ledger, op.now_ms)
+    hots = load_hot(ledger, op.deliveries)
+    attempts = AttemptWriter(ledger, op.node)
+    endpoints: dict[int, Endpoint | None] = {}
+    poisoned: list[Hot] = []
+    alive: list[Hot] = []
+    for hot in (hots[position] for position in dict.fromkeys(op.deliveries) if position in hots):
+        hot.crashes, hot.number, hot.round_attempts = hot.crashes + 1, hot.number + 1, hot.round_attempts + 1
+        if hot.endpoint not in endpoints:
+            endpoints[hot.endpoint] = load_endpoint(ledger, hot.endpoint)
+        endpoint = endpoints[hot.endpoint]
+        is_dead = hot.crashes >= op.crashes_max
+        position = ledger.allocate(1, op.now_ms)
+        version = 1 if endpoint is None else endpoint.version
+        attempts.interrupted(hot, position, op.now_ms, version, None if is_dead else op.now_ms)
+        hot.code, hot.status_code, hot.due_ms = "interrupted", None, op.now_ms
+        hot.klass = RETRY if hot.klass == FIRST else hot.klass
+        (poisoned if is_dead else alive).append(hot)
+    attempts.flush()
+    store_hot(ledger, alive)
+    end_dead(change, poisoned, "poison")
+    change.settle()
+    counts: dict[tuple[int, int], int] = {}
+    for hot in poisoned:
+        counts[hot.endpoint, hot.tenant] = counts.get((hot.endpoint, hot.tenant), 0) + 1
+    notices = [death_notice(ledger, tenant, endpoint, "poison", n) for (endpoint, tenant), n in sorted(counts.items())]
+    announce(change, notices)
+    return Interrupted(len(alive) + len(poisoned), len(poisoned), sorted(hot.position for hot in alive))
+
+
+def promote(ledger: Ledger, op: Promote) -> Promoted:
+    """Free waiting rows that nobody will free any more: a bug elsewhere if there is one."""
+    change = Change(ledger, op.now_ms)
+    stuck = [position for (position,) in ledger.all(STUCK_SQL, (op.rows_max,))]
+    let_go(ledger, stuck, op.now_ms)
+    change.due.update(stuck)
+    return Promoted(change.refs())

@@ -1,0 +1,73 @@
+"""What a change of an endpoint's state brings with it, whoever makes it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ackpost.core.model import Endpoint, Job, JobKind
+from ackpost.ports.operations import JobSelector
+from ackpost.store.sqlite.ledger import Ledger
+from ackpost.store.sqlite.rows import document_of, from_document
+
+
+def disable(ledger: Ledger, endpoint: Endpoint, state_reason: str | None, reason: str, now_ms: int) -> int:
+    """Disable at once; the job that is given ends the deliveries as dead for ``reason``.
+
+    The caller stores the endpoint.
+    """
+    close_pause(endpoint, now_ms)
+    endpoint.state, endpoint.state_reason = "disabled", state_reason
+    note_state(ledger, endpoint, now_ms)
+    selector = JobSelector(endpoint=endpoint.position, reason=reason)
+    return start_job(ledger, endpoint.tenant, "end_endpoint", selector, now_ms)
+
+
+def close_pause(endpoint: Endpoint, now_ms: int) -> None:
+    """Let the running clock run again."""
+    if endpoint.paused_since_ms is not None:
+        endpoint.paused_total_ms += now_ms - endpoint.paused_since_ms
+        endpoint.paused_since_ms = None
+
+
+def note_state(ledger: Ledger, endpoint: Endpoint, now_ms: int) -> None:
+    """Make owner and routers see a changed state."""
+    endpoint.rev += 1
+    endpoint.updated_at_ms = now_ms
+    ledger.raise_routing_version(endpoint.tenant)
+
+
+def start_job(ledger: Ledger, tenant: int, kind: JobKind, selector: JobSelector, now_ms: int) -> int:
+    """Make one of the store's own jobs."""
+    position = ledger.allocate(1, now_ms)
+    params = msgspec.to_builtins(selector)
+    store_job(ledger, Job(position=position, tenant=tenant, kind=kind, params=params, created_at_ms=now_ms))
+    return position
+
+
+def store_job(ledger: Ledger, job: Job) -> None:
+    """Write a job, new or changed."""
+    ledger.execute(
+        "INSERT INTO job (position, tenant, open, document) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (position) DO UPDATE SET open = excluded.open, document = excluded.document",
+        (job.position, job.tenant, int(is_open(job)), document_of(job)),
+    )
+
+
+def load_job(ledger: Ledger, position: int) -> Job | None:
+    """Give a job whatever its tenant."""
+    row = ledger.one("SELECT document FROM job WHERE position = ?", (position,))
+    return None if row is None else from_document(Job, row[0])
+
+
+def is_open(job: Job) -> bool:
+    """Say whether there is more to do."""
+    return job.state in {"queued", "running"}
+
+
+def cancel_jobs(ledger: Ledger, endpoint: int, kinds: tuple[JobKind, ...], now_ms: int) -> None:
+    """Cancel an endpoint's open jobs of these kinds."""
+    for (text,) in ledger.all("SELECT document FROM job WHERE open = 1"):
+        job = from_document(Job, text)
+        if job.kind in kinds and job.params.get("endpoint") == endpoint:
+            job.state, job.finished_at_ms = "cancelled", now_ms
+            store_job(ledger, job)

@@ -1,0 +1,309 @@
+"""Mass changes in steps (rule E13): cursor and changes commit together, changes depend on the present state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from ackpost.core.model import Endpoint, Job
+from ackpost.errors import Conflict, NotFound
+from ackpost.ports.operations import JOB_KINDS_BY_USERS, CancelJob, CreateJob, JobSaved, JobSelector, StepJob
+from ackpost.store.sqlite.announcing import announce
+from ackpost.store.sqlite.endpoint_states import is_open, load_job, store_job
+from ackpost.store.sqlite.endpoints import endpoint_of
+from ackpost.store.sqlite.ledger import Ledger
+from ackpost.store.sqlite.moves import (
+    Change,
+    Ended,
+    add_missing,
+    cancel_pending,
+    death_notice,
+    discard_dead,
+    end_dead,
+    holds_keys,
+    is_by_key,
+    load_ended,
+    raise_revs,
+    revive,
+)
+from ackpost.store.sqlite.ordering import drop_holds
+from ackpost.store.sqlite.placing import place
+from ackpost.store.sqlite.rows import Hot, load_endpoint, load_hot
+from ackpost.store.sqlite.selecting import (
+    DEAD_FROM,
+    Candidate,
+    candidates,
+    count_dead,
+    dead_condition,
+    is_wanted,
+    span_of,
+)
+
+_TOTAL_MAX: Final = 100_000
+"""Above so many dead letters a job's total is not known before its end: counting would hold up the writer."""
+
+SCAN_ROWS_MAX: Final = 10_000
+"""So many rows one step looks at, at most, to find those that it is about."""
+
+_NOT_ENDED: Final = 1 << 62
+
+
+def selector_of(job: Job) -> JobSelector:
+    """What a job is about."""
+    return msgspec.convert(job.params, JobSelector)
+
+
+def create_job(ledger: Ledger, op: CreateJob) -> JobSaved:
+    """Make a job; it takes only what ended before now."""
+    selector = selector_of(op.job)
+    total: int | None = None
+    if op.job.kind == "recover":
+        if endpoint_of(ledger, op.job.tenant, selector.endpoint or 0).state == "disabled":
+            raise Conflict("The endpoint is disabled; enable it first.", code="invalid_state")
+    elif selector.ids is not None:
+        total = len(set(selector.ids))
+    else:
+        total = count_dead(ledger.connection, op.job.tenant, selector, _TOTAL_MAX)
+        total = None if total == _TOTAL_MAX else total
+    position = ledger.allocate(1, op.job.created_at_ms)
+    job = msgspec.structs.replace(op.job, position=position, state="queued", total=total, cursor=0)
+    store_job(ledger, job)
+    return JobSaved(job)
+
+
+def cancel_job(ledger: Ledger, op: CancelJob) -> JobSaved:
+    """Stop a job of a user; what it did stays done."""
+    job = load_job(ledger, op.job)
+    if job is None or job.tenant != op.tenant:
+        raise NotFound("The job does not exist.")
+    if not is_open(job):
+        raise Conflict("The job has ended.", code="invalid_state")
+    if job.kind not in JOB_KINDS_BY_USERS:
+        raise Conflict("This job belongs to a change of an endpoint or a tenant.", code="invalid_state")
+    job.state, job.finished_at_ms = "cancelled", op.now_ms
+    store_job(ledger, job)
+    return JobSaved(job)
+
+
+def step_job(ledger: Ledger, op: StepJob) -> JobSaved:
+    """Do the next rows of a job."""
+    job = load_job(ledger, op.job)
+    if job is None:
+        raise NotFound("The job does not exist.")
+    change = Change(ledger, op.now_ms)
+    if is_open(job):
+        job.state = "running"
+        steps: dict[str, Callable[[Job, int, Change], bool]] = {
+            "replay": _replay, "discard": _discard, "recover": _recover, "switch_ordering": _switch_ordering,
+        }  # fmt: skip
+        more = steps.get(job.kind, _end_rows)(job, op.rows_max, change)
+        change.settle()
+        if not more and job.state == "running":
+            _finish(job, change)
+        store_job(ledger, job)
+    return JobSaved(job, sorted(change.touched), change.refs())
+
+
+def _finish(job: Job, change: Change) -> None:
+    job.state, job.finished_at_ms = "done", change.now_ms
+    if job.total is None:
+        job.total = job.done + job.skipped + job.failed
+    else:
+        job.skipped = job.total - job.done - job.failed
+    endpoint = selector_of(job).endpoint
+    if endpoint is None:
+        return
+    if job.kind == "end_endpoint" and job.done:
+        announce(change, [death_notice(change.ledger, job.tenant, endpoint, str(selector_of(job).reason), job.done)])
+    if job.kind == "switch_ordering":
+        found = load_endpoint(change.ledger, endpoint)
+        if found is None or not holds_keys(found):
+            change.keys |= (dropped := drop_holds(change.ledger, endpoint))
+            change.settle()
+            _tell(change, {endpoint} - change.touched if dropped else set())
+
+
+def _tell(change: Change, endpoints: set[int]) -> None:
+    raise_revs(change.ledger, endpoints)
+    change.touched |= endpoints
+
+
+# ---- dead letters
+
+
+def _dead_before(job: Job, rows_max: int, change: Change) -> tuple[list[Ended], bool]:
+    """Take the next dead letters that ended before the job was made; say whether there may be more."""
+    ledger, selector = change.ledger, selector_of(job)
+    scan = "position > ? AND ended_mark < ?"
+    scanned: list[object] = [job.cursor, job.position]
+    if selector.endpoint is not None:
+        scan, scanned = f"endpoint = ? AND {scan}", [selector.endpoint, *scanned]
+    inner = f"FROM dead_letter WHERE {scan} ORDER BY position"
+    where = dead_condition(job.tenant, selector)
+    source = DEAD_FROM.replace("dead_letter", f"(SELECT * {inner} LIMIT ?)")
+    sql = f"SELECT d.position {source} WHERE {where.sql} ORDER BY d.position LIMIT ?"
+    found = [row[0] for row in ledger.all(sql, (*scanned, SCAN_ROWS_MAX, *where.values, rows_max))]
+    if len(found) == rows_max:
+        job.cursor = found[-1]
+        return list(load_ended(ledger, found).values()), True
+    last = ledger.one(f"SELECT position {inner} LIMIT 1 OFFSET ?", (*scanned, SCAN_ROWS_MAX - 1))
+    job.cursor = last[0] if last is not None else (found[-1] if found else job.cursor)
+    return list(load_ended(ledger, found).values()), last is not None
+
+
+def _replay(job: Job, rows_max: int, change: Change) -> bool:
+    rows, more = _dead_before(job, rows_max, change)
+    ledger = change.ledger
+    expired = _expired(ledger, [row.event for row in rows])
+    endpoints = _open_endpoints(ledger, {row.endpoint for row in rows})
+    able = sorted(
+        (row for row in rows if row.endpoint in endpoints and row.event not in expired), key=lambda row: row.position
+    )
+    told = {row.endpoint for row in able}
+    _tell(change, told)
+    for position in told:
+        endpoints[position].rev += 1
+    if able:
+        revive(change, able, endpoints, "replay")
+    job.done += len(able)
+    job.failed += len(rows) - len(able)
+    return more
+
+
+def _expired(ledger: Ledger, events: list[int]) -> set[int]:
+    rows = ledger.all(
+        "SELECT position FROM event WHERE position IN (SELECT value FROM json_each(?)) AND data IS NULL",
+        (msgspec.json.encode(events).decode(),),
+    )
+    return {position for (position,) in rows}
+
+
+def _open_endpoints(ledger: Ledger, positions: set[int]) -> dict[int, Endpoint]:
+    found = ((position, load_endpoint(ledger, position)) for position in sorted(positions))
+    return {position: one for position, one in found if one is not None and one.state != "disabled"}
+
+
+def _discard(job: Job, rows_max: int, change: Change) -> bool:
+    rows, more = _dead_before(job, rows_max, change)
+    _tell(change, {row.endpoint for row in rows})
+    if rows:
+        discard_dead(change, rows)
+    job.done += len(rows)
+    return more
+
+
+# ---- recovery
+
+
+def _recover(job: Job, rows_max: int, change: Change) -> bool:
+    ledger, selector = change.ledger, selector_of(job)
+    endpoint = load_endpoint(ledger, selector.endpoint or 0)
+    if endpoint is None or endpoint.tenant != job.tenant or endpoint.state == "disabled":
+        job.state, job.finished_at_ms = "failed", change.now_ms
+        deleted = endpoint is None or endpoint.tenant != job.tenant
+        job.error = "the endpoint was deleted" if deleted else "the endpoint is disabled"
+        return False
+    low, high = span_of(selector)
+    span = (max(low, job.cursor), min(high, job.position))
+    events = candidates(ledger.connection, endpoint, span, rows_max, SCAN_ROWS_MAX)
+    more = len(events) == rows_max
+    if events:
+        job.cursor = events[-1].event
+    if not more:
+        sql = "SELECT position FROM event WHERE position > ? AND position < ? ORDER BY position LIMIT 1 OFFSET ?"
+        last = ledger.one(sql, (*span, SCAN_ROWS_MAX - 1))
+        if last is not None:
+            job.cursor, more = last[0], True
+    due: list[Candidate] = []
+    for one in events:
+        if is_wanted(one, endpoint, selector):
+            if not one.is_unacknowledged(job.position):
+                job.skipped += 1
+            elif one.expired:
+                job.failed += 1
+            else:
+                due.append(one)
+    if due:
+        _tell(change, {endpoint.position})
+        endpoint.rev += 1
+        _make_due(change, due, endpoint)
+    job.done += len(due)
+    return more
+
+
+def _make_due(change: Change, due: list[Candidate], endpoint: Endpoint) -> None:
+    """Revive or make the deliveries; where order counts, one after another."""
+    groups = [[one] for one in due] if is_by_key(endpoint) else [due]
+    for group in groups:
+        known = [one.delivery for one in group if one.delivery is not None]
+        if known:
+            rows = sorted(load_ended(change.ledger, known).values(), key=lambda row: row.position)
+            revive(change, rows, {endpoint.position: endpoint}, "recover")
+        missing = [one.event for one in group if one.delivery is None]
+        if missing:
+            add_missing(change, missing, endpoint.tenant, endpoint, "recover")
+
+
+# ---- the store's own jobs
+
+
+def _pending_before(job: Job, rows_max: int, change: Change) -> tuple[list[Hot], bool]:
+    """Take the next pending rows made before the job; say whether there may be more.
+
+    An endpoint with few rows is found by index; else the backlog is walked by position, a bounded piece a step.
+    """
+    ledger, endpoint = change.ledger, selector_of(job).endpoint
+    if endpoint is not None:
+        sql = (
+            "SELECT position FROM delivery WHERE waiting = 0 AND endpoint = ?1 UNION ALL SELECT position FROM delivery"
+            " WHERE waiting = 1 AND key_id IS NOT NULL AND endpoint = ?1 LIMIT ?2"
+        )
+        positions = [position for (position,) in ledger.all(sql, (endpoint, SCAN_ROWS_MAX))]
+        if len(positions) < SCAN_ROWS_MAX:
+            taken = sorted(one for one in positions if job.cursor < one < job.position)[:rows_max]
+            return _take(job, taken, change), len(taken) == rows_max
+    inner = "SELECT * FROM delivery WHERE position > ? AND position < ? ORDER BY position"
+    where = "tenant = ? AND endpoint = ifnull(?, endpoint)"
+    sql = f"SELECT position FROM ({inner} LIMIT ?) WHERE {where} ORDER BY position LIMIT ?"  # noqa: S608 - values are bound
+    span = (job.cursor, job.position)
+    taken = [row[0] for row in ledger.all(sql, (*span, SCAN_ROWS_MAX, job.tenant, endpoint, rows_max))]
+    if len(taken) == rows_max:
+        return _take(job, taken, change), True
+    last = ledger.one(f"SELECT position FROM ({inner}) LIMIT 1 OFFSET ?", (*span, SCAN_ROWS_MAX - 1))  # noqa: S608 - values are bound
+    hots = _take(job, taken, change)
+    if last is not None:
+        job.cursor = last[0]
+    return hots, last is not None
+
+
+def _take(job: Job, positions: list[int], change: Change) -> list[Hot]:
+    if positions:
+        job.cursor = positions[-1]
+    return sorted(load_hot(change.ledger, positions).values(), key=lambda hot: hot.position)
+
+
+def _end_rows(job: Job, rows_max: int, change: Change) -> bool:
+    """End what was pending when an endpoint was disabled, or an endpoint or a tenant deleted."""
+    reason = selector_of(job).reason
+    hots, more = _pending_before(job, rows_max, change)
+    if job.kind == "end_endpoint":
+        end_dead(change, hots, str(reason))
+    else:
+        cancel_pending(change, hots, reason)
+    _tell(change, {hot.endpoint for hot in hots})
+    job.done += len(hots)
+    return more
+
+
+def _switch_ordering(job: Job, rows_max: int, change: Change) -> bool:
+    """Give each pending row of an endpoint the place that the new policy means."""
+    endpoint = load_endpoint(change.ledger, selector_of(job).endpoint or 0)
+    if endpoint is None:
+        return False
+    hots, more = _pending_before(job, rows_max, change)
+    place(change, hots, endpoint)
+    _tell(change, {endpoint.position} if hots else set())
+    job.done += len(hots)
+    return more

@@ -1,0 +1,42 @@
+"""Rebuilding the order of an endpoint's pending rows after its policy changed (rule E4)."""
+
+from __future__ import annotations
+
+from ackpost.core.model import Endpoint
+from ackpost.core.policy import effective_policy
+from ackpost.store.sqlite.ledger import Ledger
+from ackpost.store.sqlite.moves import Change, key_ids
+from ackpost.store.sqlite.ordering import is_blocked, let_go
+from ackpost.store.sqlite.rows import TRIGGER_CODES, Hot
+
+
+def place(change: Change, hots: list[Hot], endpoint: Endpoint) -> None:
+    """Give each row its place in the order, one after another: a row may block those placed before it."""
+    ledger = change.ledger
+    policy = effective_policy(endpoint.policy)
+    keys = key_ids(ledger, [hot.event for hot in hots])
+    for hot in hots:
+        key_id = keys.get(hot.event)
+        is_waiting = _is_waiting(ledger, hot)
+        ordered = (
+            policy.ordering == "by-key" and key_id is not None and hot.trigger != TRIGGER_CODES["test"]
+            and (hot.round == 1 or policy.on_dead == "hold")
+        )  # fmt: skip
+        hot.key_id = key_id if ordered else None
+        ledger.execute("UPDATE delivery SET key_id = ? WHERE position = ?", (hot.key_id, hot.position))
+        if ordered and is_blocked(ledger, hot):
+            ledger.execute("UPDATE delivery SET waiting = 1 WHERE position = ?", (hot.position,))
+        elif is_waiting:
+            let_go(ledger, [hot.position], change.now_ms)
+            change.due.add(hot.position)
+        if ordered:
+            ledger.execute(
+                "UPDATE delivery SET waiting = 1 WHERE endpoint = ? AND key_id = ? AND position - event_offset > ?",
+                (hot.endpoint, hot.key_id, hot.event),
+            )
+
+
+def _is_waiting(ledger: Ledger, hot: Hot) -> bool:
+    """Read it anew: a row placed before may have changed it."""
+    row = ledger.one("SELECT waiting FROM delivery WHERE position = ?", (hot.position,))
+    return row is not None and bool(row[0])
