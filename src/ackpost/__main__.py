@@ -1,0 +1,5 @@
+"""``python -m ackpost``."""
+
+from ackpost.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""``ackpost bench``: real processes, real HTTP, durable commits (contract §10)."""

@@ -1,0 +1,106 @@
+"""Starts the benchmark's processes, pins them and reads what they used."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from ackpost.errors import AckpostError
+
+SERVER_CORE = 0
+OTHER_CORE = 1
+START_S = 60.0
+
+
+class Child:
+    """A pinned child process that prints its port first."""
+
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        core: int,
+        orders: object = None,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        quiet: bool = False,
+    ) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL if quiet else subprocess.PIPE,
+            env={**os.environ, **(environment or {})},
+            cwd=folder,
+            preexec_fn=_pin(core),  # noqa: PLW1509 - started before this process has threads, and only sets an affinity
+        )
+        if self.process.stdin is not None:
+            if orders is not None:
+                self.process.stdin.write(json.dumps(orders).encode())
+            self.process.stdin.close()
+
+    def line(self) -> bytes:
+        """Read one line it prints."""
+        if self.process.stdout is None:
+            return b""
+        return self.process.stdout.readline()
+
+    def port(self) -> int:
+        """Read the port it prints first."""
+        line = self.line().strip()
+        if not line.isdigit():
+            raise AckpostError(f"a process of the benchmark did not start: {line!r}")
+        return int(line)
+
+    def result(self) -> Any:
+        """Wait for its end and decode what it printed."""
+        output = b"" if self.process.stdout is None else self.process.stdout.read()
+        self.process.wait()
+        if self.process.returncode != 0:
+            raise AckpostError(f"a process of the benchmark ended with {self.process.returncode}")
+        return json.loads(output)
+
+    def cpu_s(self) -> float:
+        """Seconds of processor time used so far (user and system)."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def peak_rss_mib(self) -> float:
+        """The most resident memory so far."""
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+        return 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End it, gently first."""
+        self.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=35)
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+def _pin(core: int) -> Callable[[], None]:
+    """One core for the server, another for receiver and load, where there are two."""
+
+    def pin() -> None:
+        if hasattr(os, "sched_setaffinity"):
+            cores = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, {cores[core % len(cores)]})
+
+    return pin

@@ -1,0 +1,211 @@
+"""One measured run: server, receiver and load as real processes; timed until everything is received and recorded."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ackpost.cli.bench.processes import OTHER_CORE, SERVER_CORE, Child
+from ackpost.cli.client import ApiClient
+from ackpost.errors import AckpostError
+
+OPERATOR_KEY = "bench-operator-key-0123456789abcdef"
+DRAIN_S = 120.0
+
+
+class Plan(msgspec.Struct):
+    """What one run does (contract §10)."""
+
+    events: int = 30_000
+    batch: int = 1
+    fan_out: int = 1
+    hang: int = 0
+    rate_per_s: float = 0.0
+    uids: bool = False
+    connections: int = 64
+
+
+class Figures(msgspec.Struct):
+    """What one run showed. Rates are per second of the whole span, first publish to last delivery."""
+
+    accepted: int
+    received: int
+    repeated: int
+    accept_rate: float
+    delivery_rate: float
+    accept_p50_ms: float
+    accept_p99_ms: float
+    received_p50_ms: float
+    received_p95_ms: float
+    received_p99_ms: float
+    cpu_s_per_1000: float
+    commits_per_1000: float
+    peak_rss_mib: float
+
+
+def measure(plan: Plan) -> Figures:
+    """Run Ackpost on a fresh file with durable commits."""
+    with (
+        tempfile.TemporaryDirectory(prefix="ackpost-bench-") as folder,
+        Child("ackpost.cli.bench.receiver", core=OTHER_CORE) as receiver,
+    ):
+        target = receiver.port()
+        with _server(Path(folder)) as (server, api, port):
+            _make_endpoints(api, target, plan)
+            _warm_up(port, target)
+            before = _metrics(api)
+            cpu_before = server.cpu_s()
+            loaded = _load(plan, port)
+            expected = loaded["accepted"] * plan.fan_out
+            stats = _drain(target, expected)
+            recorded = _recorded(api, before, expected)
+            span_s = stats["last_at"] - loaded["started_at"]
+            commits = _commits(_metrics(api)) - _commits(before)
+            if loaded["refused"] or recorded < expected:
+                raise AckpostError(f"refused {loaded['refused']}, recorded {recorded} of {expected}")
+            return Figures(
+                accepted=loaded["accepted"],
+                received=stats["received"],
+                repeated=stats["repeated"],
+                accept_rate=loaded["accepted"] / (loaded["ended_at"] - loaded["started_at"]),
+                delivery_rate=expected / span_s,
+                accept_p50_ms=loaded["p50_ms"],
+                accept_p99_ms=loaded["p99_ms"],
+                received_p50_ms=stats["p50_ms"],
+                received_p95_ms=stats["p95_ms"],
+                received_p99_ms=stats["p99_ms"],
+                cpu_s_per_1000=(server.cpu_s() - cpu_before) / expected * 1000,
+                commits_per_1000=commits / expected * 1000,
+                peak_rss_mib=server.peak_rss_mib(),
+            )
+
+
+def measure_bare(plan: Plan) -> float:
+    """Deliveries a second of the bare loop under the same load of single publishes."""
+    with Child("ackpost.cli.bench.receiver", core=OTHER_CORE) as receiver:
+        target = receiver.port()
+        orders = {"target": f"http://127.0.0.1:{target}/in"}
+        with Child("ackpost.cli.bench.bare", core=SERVER_CORE, orders=orders) as bare:
+            port = bare.port()
+            _load(Plan(events=2000), port)
+            _receiver(target).call("GET", "/reset")
+            loaded = _load(Plan(events=plan.events, connections=plan.connections), port)
+            stats = _drain(target, loaded["accepted"])
+            return float(loaded["accepted"] / (stats["last_at"] - loaded["started_at"]))
+
+
+class _server:  # noqa: N801 - used as a function of a with statement
+    """The real server on a free port, ready."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> tuple[Child, ApiClient, int]:
+        self._child = Child(
+            "ackpost", "serve", "--dev", "--port", "0", "--database-url", f"sqlite:///{self._folder}/bench.db",
+            core=SERVER_CORE,
+            environment={"ACKPOST_OPERATOR_KEY": OPERATOR_KEY, "ACKPOST_LOG_FORMAT": "json"},
+            folder=self._folder,
+        )  # fmt: skip
+        self._child.__enter__()
+        port = self._find_port()
+        return self._child, ApiClient(f"http://127.0.0.1:{port}", OPERATOR_KEY), port
+
+    def __exit__(self, *error: object) -> None:
+        self._child.stop()
+
+    def _find_port(self) -> int:
+        """The start is logged with the URL; all later lines go on being read, as a log shipper would."""
+        for _ in range(100):
+            found = re.search(rb'"url":"http://127\.0\.0\.1:(\d+)"', self._child.line())
+            if found:
+                self._drain_log()
+                return int(found.group(1))
+        raise AckpostError("the server of the benchmark did not start")
+
+    def _drain_log(self) -> None:
+        stream = self._child.process.stdout
+        if stream is not None:
+            threading.Thread(target=lambda: [None for _ in iter(lambda: stream.read(65536), b"")], daemon=True).start()
+
+
+def _make_endpoints(api: ApiClient, target: int, plan: Plan) -> None:
+    policy = {"max_in_flight": 100, "timeout_s": 30}
+    for number in range(plan.fan_out):
+        url = f"http://127.0.0.1:{target}/in/{number}"
+        api.call("POST", "/v1/endpoints", {"url": url, "event_types": ["bench.*"], "policy": policy})
+    for number in range(plan.hang):
+        url = f"http://127.0.0.1:{target}/hang/{number}"
+        api.call("POST", "/v1/endpoints", {"url": url, "event_types": ["bench.*"], "policy": policy})
+    api.call("POST", "/v1/endpoints", {"url": f"http://127.0.0.1:{target}/warm", "event_types": ["warm.*"]})
+
+
+def _warm_up(port: int, target: int) -> None:
+    orders = _orders(Plan(events=2000), port)
+    orders["event_type"] = "warm.up"
+    with Child("ackpost.cli.bench.load", core=OTHER_CORE, orders=orders) as load:
+        load.result()
+    _drain(target, 2000)
+    _receiver(target).call("GET", "/reset")
+
+
+def _load(plan: Plan, port: int) -> dict[str, Any]:
+    with Child("ackpost.cli.bench.load", core=OTHER_CORE, orders=_orders(plan, port)) as load:
+        result: dict[str, Any] = load.result()
+        return result
+
+
+def _orders(plan: Plan, port: int) -> dict[str, Any]:
+    return {
+        "host": "127.0.0.1", "port": port, "key": OPERATOR_KEY, "events": plan.events, "connections": plan.connections,
+        "batch": plan.batch, "rate_per_s": plan.rate_per_s, "uids": plan.uids,
+    }  # fmt: skip
+
+
+def _receiver(port: int) -> ApiClient:
+    return ApiClient(f"http://127.0.0.1:{port}", "none")
+
+
+def _drain(port: int, expected: int) -> dict[str, Any]:
+    """Wait until the receiver has seen everything."""
+    receiver, until = _receiver(port), time.monotonic() + DRAIN_S
+    while True:
+        stats: dict[str, Any] = receiver.call("GET", "/stats")
+        if stats["received"] >= expected:
+            return stats
+        if time.monotonic() > until:
+            raise AckpostError(f"only {stats['received']} of {expected} deliveries arrived within {DRAIN_S:.0f} s")
+        time.sleep(0.1)
+
+
+def _recorded(api: ApiClient, before: str, expected: int) -> int:
+    """Wait until the results are recorded; give how many are."""
+    until = time.monotonic() + DRAIN_S
+    while True:
+        recorded = _delivered(_metrics(api)) - _delivered(before)
+        if recorded >= expected or time.monotonic() > until:
+            return recorded
+        time.sleep(0.1)
+
+
+def _metrics(api: ApiClient) -> str:
+    return api.call_bytes("GET", "/metrics").decode()
+
+
+def _delivered(metrics: str) -> int:
+    return int(_value(metrics, r'ackpost_attempts_total\{outcome="delivered"\}'))
+
+
+def _commits(metrics: str) -> int:
+    return int(_value(metrics, r"ackpost_commit_seconds_count"))
+
+
+def _value(metrics: str, name: str) -> float:
+    found = re.search(rf"^{name} (\S+)$", metrics, re.MULTILINE)
+    return float(found.group(1)) if found else 0.0

@@ -1,0 +1,52 @@
+"""``ackpost serve``: the API and the delivery engine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ackpost import config
+from ackpost.cli.app import app
+from ackpost.wiring.serve import serve as run_server
+
+
+@app.command()
+def serve(
+    database_url: Annotated[str | None, typer.Option(help="sqlite:///PATH of the database file.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[str | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
+    dev: Annotated[bool | None, typer.Option("--dev", help="For a developer's machine: loopback only.")] = None,
+    allow_http: Annotated[bool | None, typer.Option("--allow-http", help="Accept http:// endpoints.")] = None,
+    allow_target: Annotated[
+        list[str] | None, typer.Option(help="Open an address range for delivery (CIDR, repeatable).")
+    ] = None,
+    config_file: Annotated[Path | None, typer.Option("--config", help="Read this ackpost.toml.")] = None,
+) -> None:
+    """Run the API and the delivery engine until SIGINT or SIGTERM."""
+    given: dict[str, object] = {
+        "database_url": database_url,
+        "host": host,
+        "port": port,
+        "dev": dev,
+        "allow_http": allow_http,
+        "allow_target": allow_target or None,
+    }
+    settings = config.load(given, os.environ, Path.cwd(), config_file)
+    run_server(settings, ready=_greet if settings.dev or sys.stdout.isatty() else None)
+
+
+def _greet(url: str, key: str | None) -> None:
+    """Say where it is and print a curl that works."""
+    lines = [f"Ackpost listens on {url}   docs: {url}/docs"]
+    if key is not None:
+        lines += [
+            f"Operator key: {key}",
+            "Try:",
+            f"  curl {url}/v1/events -H 'Authorization: Bearer {key}' "
+            """-d '{"type":"hello.world","data":{"n":1}}'""",
+        ]
+    print("\n".join(lines), file=sys.stderr, flush=True)

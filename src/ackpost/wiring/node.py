@@ -1,0 +1,152 @@
+"""Puts one node together from settings: the only place that names adapters."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable
+
+from ackpost import __version__
+from ackpost.config import Settings
+from ackpost.core.addresses import AddressPolicy
+from ackpost.core.model import Endpoint
+from ackpost.egress.client import HttpClient
+from ackpost.egress.limits import Limits
+from ackpost.egress.own_addresses import own_addresses
+from ackpost.egress.resolver import SystemResolver
+from ackpost.engine.engine import UNRECORDED_MAX, Engine, EngineLimits
+from ackpost.engine.housekeeping import Housekeeping, Retention
+from ackpost.engine.request import RequestBuilder
+from ackpost.engine.slots import SlotFile
+from ackpost.engine.writer import Writer
+from ackpost.ports.operations import Interrupt, Interrupted
+from ackpost.service.context import Options, Services
+from ackpost.store.sqlite import SqliteStore
+from ackpost.wiring.logs import NodeTelemetry
+from ackpost.wiring.system import SystemClock, SystemEntropy
+
+LEASE_MS = 20_000
+CRASHES_MAX = 3
+DRAIN_S = 30.0
+SWITCH_INTERVAL_S = 0.0005
+"""Two busy threads share one core here: the writer must not wait 5 ms for the interpreter at each statement."""
+
+
+class Node:
+    """One server process's parts. ``start`` opens the store and begins to deliver; ``stop`` loses nothing."""
+
+    def __init__(self, settings: Settings, telemetry: NodeTelemetry, *, port: int) -> None:
+        self.settings = settings
+        self.telemetry = telemetry
+        self.clock = SystemClock()
+        self.entropy = SystemEntropy()
+        self.name = settings.node_name or socket.gethostname()
+        self.store = SqliteStore(str(settings.database_path))
+        self._port = port
+        self._slots: SlotFile | None = None
+        self._transport: HttpClient | None = None
+        self._housekeeping: Housekeeping | None = None
+        self._engine: Engine | None = None
+        self._writer: Writer | None = None
+        self._services: Services | None = None
+
+    @property
+    def services(self) -> Services:
+        """The use cases, once started."""
+        if self._services is None:
+            raise RuntimeError("the node has not started")
+        return self._services
+
+    async def start(self, on_fatal: Callable[[BaseException], None]) -> None:
+        """Open the store, take over what a dead process left, begin to deliver.
+
+        Raises: StoreError (locked, corrupt, not writable) with one clear line.
+        """
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        incarnation = await self.store.open(node=self.name, now_ms=self.clock.now_ms(), lease_ms=LEASE_MS)
+        self.telemetry.salt = self.store.salt
+        path = self.settings.database_path
+        self._slots = SlotFile(path.with_name(path.name + "-inflight"), self.settings.slots + UNRECORDED_MAX + 100)
+        self._transport = self._make_transport()
+        writer = self._writer = Writer(self.store, self.clock, self.telemetry, incarnation=incarnation, node=self.name)
+        engine = self._engine = Engine(
+            self.store, writer, self._transport, self.clock, self.entropy, self.telemetry, self._slots,
+            make_builder=self._make_builder,
+            limits=EngineLimits(slots=self.settings.slots, host_cap=self.settings.connections_per_host),
+            on_fatal=on_fatal,
+        )  # fmt: skip
+        writer.start()
+        await self._take_over(writer)
+        self._housekeeping = Housekeeping(
+            self.store, writer, engine, self.clock, self.telemetry,
+            node=self.name, incarnation=incarnation, lease_ms=LEASE_MS, retention=self._retention(),
+        )  # fmt: skip
+        self._housekeeping.start()
+        self._services = Services(
+            store=self.store, committer=writer, engine=engine, clock=self.clock, entropy=self.entropy,
+            options=self._options(), counters=self.telemetry,
+        )  # fmt: skip
+
+    async def stop(self) -> int:
+        """Finish what is in flight (≤ 30 s), store all results, give the database up; requests cut off are given."""
+        cut_off = 0
+        if self._services is not None:
+            await self._services.auth.close()
+        if self._housekeeping is not None:
+            await self._housekeeping.stop()
+        if self._engine is not None:
+            cut_off = await self._engine.drain(DRAIN_S)
+        if self._writer is not None:
+            await self._writer.stop()
+        if self._transport is not None:
+            await self._transport.close()
+        await self.store.close()
+        if self._slots is not None:
+            self._slots.close()
+        return cut_off
+
+    async def _take_over(self, writer: Writer) -> None:
+        """Record what was in flight when the last process died (rule E5)."""
+        if self._slots is None or not self._slots.left:
+            return
+        left = self._slots.left
+        result = await writer.submit(Interrupt(left, CRASHES_MAX, self.clock.now_ms(), self.name))
+        if isinstance(result, Interrupted) and result.pending:
+            self.telemetry.note("deliveries.interrupted", pending=result.pending, poison=result.dead)
+        self._slots.clear()
+
+    def _make_transport(self) -> HttpClient:
+        own = own_addresses()
+        policy = AddressPolicy((str(one) for one in self.settings.allow_target), own, {self._port})
+        limits = Limits(
+            connections_per_host_max=self.settings.connections_per_host,
+            connections_max=max(1000, self.settings.slots),
+        )
+        return HttpClient(policy, resolver=SystemResolver(threads=self.settings.dns_threads), limits=limits)
+
+    def _make_builder(self, endpoint: Endpoint) -> RequestBuilder:
+        return RequestBuilder(
+            endpoint,
+            salt=self.store.salt,
+            user_agent=f"Ackpost/{__version__}",
+            allow_http=self.settings.allow_http,
+        )
+
+    def _retention(self) -> Retention:
+        settings = self.settings
+        return Retention(
+            settings.retention_events_days, settings.retention_dead_letters_days, settings.retention_keys_days
+        )
+
+    def _options(self) -> Options:
+        settings = self.settings
+        return Options(
+            data_bytes_max=settings.data_bytes_max,
+            endpoints_max=settings.endpoints_max,
+            allow_http=settings.allow_http,
+            allow_targets=settings.allow_target,
+            own_ports=frozenset({self._port}),
+            metrics_are_public=settings.metrics_are_public,
+            retention_events_days=settings.retention_events_days,
+            retention_dead_letters_days=settings.retention_dead_letters_days,
+        )
