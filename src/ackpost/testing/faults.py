@@ -19,6 +19,7 @@ from ackpost.testing import answers
 from ackpost.testing.script import Script, Step, parse_script, step_for
 
 _HEAD_BYTES_MAX: Final = 1024 * 1024
+_BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 _LINGER_ZERO: Final = struct.pack("ii", 1, 0)
 _ANY_PATH: Final = "*"
 
@@ -26,7 +27,10 @@ Answer = Callable[["SeenRequest"], Step]
 
 
 class SeenRequest(msgspec.Struct, frozen=True):
-    """A request as it came. ``number`` and ``connection`` count from 1; ``at_s`` is the event loop's time."""
+    """A request as it came. ``number`` and ``connection`` count from 1; ``at_s`` is the event loop's time.
+
+    ``step`` is the script's answer to it; None when a function answers.
+    """
 
     number: int
     connection: int
@@ -36,6 +40,7 @@ class SeenRequest(msgspec.Struct, frozen=True):
     headers: tuple[tuple[str, str], ...]
     body: bytes
     at_s: float
+    step: Step | None = None
 
     def header(self, name: str) -> str | None:
         """Give the first header of this name, in any case."""
@@ -52,6 +57,7 @@ class FaultServer:
         ssl_context: for https.
         on_request: called with each request when it was read, before it is answered.
         idle_s: an idle connection is closed after this long.
+        keep_max: only so many requests are kept, the newest; None: all.
     """
 
     def __init__(
@@ -63,6 +69,7 @@ class FaultServer:
         ssl_context: ssl.SSLContext | None = None,
         on_request: Callable[[SeenRequest], None] | None = None,
         idle_s: float = 60.0,
+        keep_max: int | None = None,
     ) -> None:
         self._answer = script if callable(script) else None
         if isinstance(script, str | tuple):
@@ -78,6 +85,8 @@ class FaultServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self.requests: list[SeenRequest] = []
+        self._keep_max = keep_max
+        self.received = 0
         self.connections = 0
 
     async def __aenter__(self) -> Self:
@@ -120,12 +129,12 @@ class FaultServer:
         return f"{'http' if self._ssl_context is None else 'https'}://{host}:{self._port}{path}"
 
     async def seen(self, count: int, timeout_s: float = 10.0) -> list[SeenRequest]:
-        """Wait until ``count`` requests were read, and give them all.
+        """Wait until ``count`` requests were read, and give all that are kept.
 
         Raises:
             TimeoutError: they did not come in time.
         """
-        if len(self.requests) < count:
+        if self.received < count:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append((count, waiter))
             await asyncio.wait_for(waiter, timeout_s)
@@ -160,11 +169,10 @@ class FaultServer:
         line, *lines = head[:-4].decode("latin-1").split("\r\n")
         method, path, version = line.split(" ", 2)
         headers = tuple((name, value.strip()) for name, _, value in (text.partition(":") for text in lines))
-        length = next((int(value) for name, value in headers if name.lower() == "content-length"), 0)
         step = None if self._answer else self._next_step(path)
-        body = b"" if step is not None and step.kind == "early" else await reader.readexactly(length)
+        body = b"" if step is not None and step.kind == "early" else await _read_body(reader, headers)
         at_s = asyncio.get_running_loop().time()
-        request = SeenRequest(len(self.requests) + 1, connection, method, path, version, headers, body, at_s)
+        request = SeenRequest(self.received + 1, connection, method, path, version, headers, body, at_s, step)
         self._record(request)
         if step is None:
             assert self._answer is not None
@@ -186,11 +194,14 @@ class FaultServer:
         return end == answers.KEEP
 
     def _record(self, request: SeenRequest) -> None:
+        self.received += 1
         self.requests.append(request)
+        if self._keep_max is not None:
+            del self.requests[: -self._keep_max]
         if self._on_request is not None:
             self._on_request(request)
         for count, waiter in self._waiters:
-            if count <= len(self.requests) and not waiter.done():
+            if count <= self.received and not waiter.done():
                 waiter.set_result(None)
 
     def _step_before_reading(self) -> Step | None:
@@ -201,10 +212,30 @@ class FaultServer:
         return self._next_step(_ANY_PATH) if step.where == "before" else None
 
     def _next_step(self, path: str) -> Step:
-        key = path if path in self._scripts else _ANY_PATH
+        key = next((one for one in (path, path.partition("?")[0]) if one in self._scripts), _ANY_PATH)
         used = self._used.get(key, 0)
         self._used[key] = used + 1
         return step_for(self._scripts[key], used) if key in self._scripts else Step(status=404)
+
+
+async def _read_body(reader: asyncio.StreamReader, headers: tuple[tuple[str, str], ...]) -> bytes:
+    """Raises: ValueError for a framing that is wrong, or a body over 64 MiB."""
+    fields = {name.lower(): value for name, value in headers}
+    if fields.get("transfer-encoding", "").lower() != "chunked":
+        return await reader.readexactly(_length(fields.get("content-length", "0"), 10, 0))
+    body = bytearray()
+    while size := _length((await reader.readuntil(b"\r\n")).partition(b";")[0].decode("latin-1"), 16, len(body)):
+        body += (await reader.readexactly(size + 2))[:-2]
+    while await reader.readuntil(b"\r\n") != b"\r\n":
+        pass
+    return bytes(body)
+
+
+def _length(text: str, base: int, before: int) -> int:
+    length = int(text, base)
+    if not 0 <= length <= _BODY_BYTES_MAX - before:
+        raise ValueError("the body is too large")
+    return length
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
