@@ -19,6 +19,7 @@ MANAGERS_ONLY = {
     "discard", "cancel_job", "list_api_keys", "create_api_key", "delete_api_key", "redeliver_event", "cancel_event",
     "redeliver", "cancel",
 }  # fmt: skip
+# A publisher publishes and reads status (contract §2): sending again and stopping are a manager's.
 NOT_FOR_READERS = {"publish_event", "publish_batch"}
 FOR_READERS = {
     "list_endpoints", "get_endpoint", "match_endpoint", "endpoint_health", "endpoint_attempts", "list_events",
