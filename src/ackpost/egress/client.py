@@ -131,10 +131,13 @@ class HttpClient:
     def released(self, connection: Connection) -> None:
         """Give the connection to the request that waits longest for this host, else keep it."""
         host = self._hosts[connection.key]
+        now = self._loop.time()
+        if host.waiting and not connection.is_fresh(now):
+            connection.close()
+            return
         while host.waiting:
             request = host.waiting.popleft()
             if not request.done:
-                now = self._loop.time()
                 request.begin(now)
                 connection.start(request, now)
                 return

@@ -8,6 +8,7 @@ ended where it said, with nothing behind it, to a request that was written whole
 from __future__ import annotations
 
 import asyncio
+import select
 import ssl
 from typing import Final, NoReturn, Protocol, cast
 
@@ -72,6 +73,7 @@ class Connection(asyncio.Protocol):
         "_loop",
         "_owner",
         "_parser",
+        "_poller",
         "_request",
         "_room",
         "_status",
@@ -98,6 +100,7 @@ class Connection(asyncio.Protocol):
         self._idle_s = idle_s
         self._failure: AttemptFailed | None = None
         self._unsent = False
+        self._poller: select.poll | None = None
         self.key = key
         self.closing = False
         self.remote_ip: str | None = None
@@ -124,8 +127,13 @@ class Connection(asyncio.Protocol):
         )
 
     def is_fresh(self, now: float) -> bool:
-        """Say whether an idle connection may carry another request."""
-        return now - self._idle_since < self._idle_s and not self.transport.is_closing()
+        """Say whether an idle connection may carry another request: not too old, and nothing came from the other side.
+
+        An end of stream may already be here though the event loop has not told yet.
+        """
+        if now - self._idle_since >= self._idle_s or self.transport.is_closing():
+            return False
+        return self._poller is None or not self._poller.poll(0)
 
     def early_failure(self) -> AttemptFailed | None:
         """Say why a new connection is of no use, though it stood: it was lost, or the server spoke first."""
@@ -154,6 +162,10 @@ class Connection(asyncio.Protocol):
         """Use this transport, and hear of every byte that waits for the other side to read."""
         self.transport = transport
         transport.set_write_buffer_limits(high=0)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            self._poller = select.poll()
+            self._poller.register(sock.fileno(), select.POLLIN)
 
     def pause_writing(self) -> None:
         """A part of the request is not sent yet."""
