@@ -74,6 +74,11 @@ class AckpostCollector(Collector):
             "ackpost_loop_lag_max_seconds", "How late it ever ran since the start.", counters.loop_lag_max_s
         )
 
+        yield CounterMetricFamily(
+            "ackpost_log_batches_dropped", "Batches of log lines dropped: the output is read too slowly.",
+            value=counters.log_batches_dropped,
+        )  # fmt: skip
+
     def _present(self) -> Iterator[Metric]:
         figures = self._figures
         yield GaugeMetricFamily("ackpost_ready", "1 when store and engine work.", int(figures.ready))

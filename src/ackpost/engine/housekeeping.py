@@ -69,7 +69,6 @@ class Housekeeping:
         self._polls = 0
         self._clock_gap_ms = 0
         self._quiet_until_ms = 0
-        self.loop_lag_s = 0.0
 
     def start(self) -> None:
         """Begin all loops."""
@@ -96,9 +95,7 @@ class Housekeeping:
             except Exception as error:
                 self._engine.on_fatal(error)
                 raise
-            before = self._clock.monotonic()
             await asyncio.sleep(pause_s)
-            self.loop_lag_s = max(0.0, self._clock.monotonic() - before - pause_s)
 
     # ------------------------------------------------------------ loops
 

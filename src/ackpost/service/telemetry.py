@@ -81,6 +81,11 @@ class Counters:
         """A rare operational fact."""
         self.notes[name] += 1
 
+    @property
+    def log_batches_dropped(self) -> int:
+        """Log lines nobody read in time, in batches; a telemetry that writes lines says how many."""
+        return 0
+
     def lag(self, lag_s: float) -> None:
         """How late the event loop ran a timer just now."""
         self.loop_lag_s = lag_s

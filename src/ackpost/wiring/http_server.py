@@ -15,6 +15,7 @@ HEADER_BYTES_MAX: Final = 32 * 1024
 HEADER_S: Final = 10.0
 KEEP_ALIVE_S: Final = 75
 GRACE_S: Final = 10
+BACKLOG: Final = 2048
 _TOO_LARGE_BODY: Final = (
     b'{"type":"about:blank","title":"Header too large","status":431,"code":"too_large","detail":"Use fewer headers"}'
 )
@@ -74,12 +75,16 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Take the address before anything else is opened. Raises: ConfigError with one line."""
+    """Take the address before anything else is opened; who calls now is answered once the node is ready.
+
+    Raises: ConfigError with one line.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise ConfigError(f"port: cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
@@ -101,5 +106,5 @@ def uvicorn_config(app: Any) -> uvicorn.Config:
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
-        backlog=2048,
+        backlog=BACKLOG,
     )

@@ -59,6 +59,11 @@ class NodeTelemetry(Counters):
         self._encoder = msgspec.json.Encoder()
         self.salt = 0
 
+    @property
+    def log_batches_dropped(self) -> int:
+        """Batches of lines that found no room because nobody read the output."""
+        return self._sink.dropped
+
     def attempts(self, decisions: Sequence[Decision]) -> None:
         """Results that became durable with one commit; lines are made in the sink's thread."""
         super().attempts(decisions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import sys
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from ackpost.engine.slots import SlotFile
 from ackpost.engine.writer import Writer
 from ackpost.ports.operations import Interrupt, Interrupted
 from ackpost.service.context import Options, Services
+from ackpost.service.telemetry import watch_loop
 from ackpost.store.sqlite import SqliteStore
 from ackpost.wiring.logs import NodeTelemetry
 from ackpost.wiring.system import SystemClock, SystemEntropy
@@ -49,6 +51,7 @@ class Node:
         self._engine: Engine | None = None
         self._writer: Writer | None = None
         self._services: Services | None = None
+        self._lag_watch: asyncio.Task[None] | None = None
 
     @property
     def services(self) -> Services:
@@ -82,6 +85,7 @@ class Node:
             node=self.name, incarnation=incarnation, lease_ms=LEASE_MS, retention=self._retention(),
         )  # fmt: skip
         self._housekeeping.start()
+        self._lag_watch = asyncio.create_task(watch_loop(self.telemetry, self.clock), name="loop-lag")
         self._services = Services(
             store=self.store, committer=writer, engine=engine, clock=self.clock, entropy=self.entropy,
             options=self._options(), counters=self.telemetry,
@@ -90,6 +94,8 @@ class Node:
     async def stop(self) -> int:
         """Finish what is in flight (≤ 30 s), store all results, give the database up; requests cut off are given."""
         cut_off = 0
+        if self._lag_watch is not None:
+            self._lag_watch.cancel()
         if self._services is not None:
             await self._services.auth.close()
         if self._housekeeping is not None:

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from ackpost.cli.app import app
-from ackpost.cli.bench.run import Figures, Plan, measure, measure_bare
+from ackpost.cli.bench.run import BareFigures, Figures, Plan, measure, measure_bare
 
 
 @app.command()
@@ -29,21 +29,21 @@ def bench(
     plan = Plan(events=events, batch=batch, fan_out=fan_out, hang=hang, rate_per_s=rate, uids=uids)
     ratios: list[float] = []
     for number in range(1, pairs + 1):
-        bare_rate = measure_bare(plan) if compare else None
+        bare = measure_bare(plan) if compare else None
         figures = measure(plan)
-        ratio = None if bare_rate is None else figures.delivery_rate / bare_rate
+        ratio = None if bare is None else figures.delivery_rate / bare.delivery_rate
         if ratio is not None:
             ratios.append(ratio)
         if as_json:
-            shown = {**msgspec.to_builtins(figures), "bare_rate": bare_rate, "ratio": ratio}
+            shown = {**msgspec.to_builtins(figures), "bare": bare and msgspec.to_builtins(bare), "ratio": ratio}
             print(json.dumps(shown), flush=True)
         else:
-            _show(number, figures, bare_rate, ratio)
+            _show(number, figures, bare, ratio)
     if len(ratios) > 1 and not as_json:
         print(f"ratio: median {statistics.median(ratios):.2f}, from {min(ratios):.2f} to {max(ratios):.2f}")
 
 
-def _show(number: int, figures: Figures, bare_rate: float | None, ratio: float | None) -> None:
+def _show(number: int, figures: Figures, bare: BareFigures | None, ratio: float | None) -> None:
     rows = [
         ("accepted = received", f"{figures.accepted:,} events, {figures.received:,} requests"),
         ("repeated", f"{figures.repeated:,}"),
@@ -58,8 +58,12 @@ def _show(number: int, figures: Figures, bare_rate: float | None, ratio: float |
         ("commits per 1,000 deliveries", f"{figures.commits_per_1000:.1f}"),
         ("peak RSS", f"{figures.peak_rss_mib:.0f} MiB"),
     ]
-    if bare_rate is not None and ratio is not None:
-        rows += [("bare loop", f"{bare_rate:,.0f} deliveries/s"), ("ratio", f"{ratio:.2f}")]
+    if bare is not None and ratio is not None:
+        rows += [
+            ("bare loop", f"{bare.delivery_rate:,.0f} deliveries/s, {bare.cpu_s_per_1000 * 1000:.0f} ms CPU per 1,000"),
+            ("ratio of rates", f"{ratio:.2f}"),
+            ("ratio of CPU", f"{bare.cpu_s_per_1000 / figures.cpu_s_per_1000:.2f}"),
+        ]
     print(f"run {number}")
     for name, value in rows:
         print(f"  {name:<34} {value}")

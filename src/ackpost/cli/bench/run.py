@@ -49,6 +49,13 @@ class Figures(msgspec.Struct):
     peak_rss_mib: float
 
 
+class BareFigures(msgspec.Struct):
+    """What the bare loop showed."""
+
+    delivery_rate: float
+    cpu_s_per_1000: float
+
+
 def measure(plan: Plan) -> Figures:
     """Run Ackpost on a fresh file with durable commits."""
     with (
@@ -86,8 +93,8 @@ def measure(plan: Plan) -> Figures:
             )
 
 
-def measure_bare(plan: Plan) -> float:
-    """Deliveries a second of the bare loop under the same load of single publishes."""
+def measure_bare(plan: Plan) -> BareFigures:
+    """The bare loop under the same load of single publishes."""
     with Child("ackpost.cli.bench.receiver", core=OTHER_CORE) as receiver:
         target = receiver.port()
         orders = {"target": f"http://127.0.0.1:{target}/in"}
@@ -95,9 +102,13 @@ def measure_bare(plan: Plan) -> float:
             port = bare.port()
             _load(Plan(events=2000), port)
             _receiver(target).call("GET", "/reset")
+            cpu_before = bare.cpu_s()
             loaded = _load(Plan(events=plan.events, connections=plan.connections), port)
             stats = _drain(target, loaded["accepted"])
-            return float(loaded["accepted"] / (stats["last_at"] - loaded["started_at"]))
+            return BareFigures(
+                delivery_rate=loaded["accepted"] / (stats["last_at"] - loaded["started_at"]),
+                cpu_s_per_1000=(bare.cpu_s() - cpu_before) / loaded["accepted"] * 1000,
+            )
 
 
 class _server:  # noqa: N801 - used as a function of a with statement
