@@ -9,7 +9,7 @@ import msgspec
 
 from ackpost.core.model import FIRST, DeliveryRef, EventPayload
 from ackpost.errors import Conflict, FieldError, NotFound, RequestError
-from ackpost.ports.operations import Accept, Accepted, AcceptedEvent, NewEvent, Repeated, Result, Stale, Target
+from ackpost.ports.operations import Accept, Accepted, AcceptedEvent, NewEvent, Repeated, Result, Stale
 from ackpost.store.sqlite.answers import Answers
 from ackpost.store.sqlite.ledger import Insert, Ledger
 from ackpost.store.sqlite.rows import TRIGGER_CODES, insert_new
@@ -48,20 +48,6 @@ class _Key(msgspec.Struct, gc=False):
     id: int
     last_sequence: int
     last_event: int
-
-
-class _Staged:
-    """What one operation would store; nothing of it counts before the whole operation is found good."""
-
-    __slots__ = ("busy", "deliveries", "events", "keys", "refs", "uids")
-
-    def __init__(self) -> None:
-        self.events: list[Any] = []
-        self.deliveries: list[Any] = []
-        self.refs: list[DeliveryRef] = []
-        self.keys: dict[tuple[int, str], _Key] = {}
-        self.uids: dict[tuple[int, str], tuple[bytes | None, AcceptedEvent]] = {}
-        self.busy: set[tuple[int, int]] = set()
 
 
 class _Run:
@@ -115,39 +101,48 @@ class _Run:
         return set(self._ledger.all(_SELECT_BUSY, (_encode(wanted).decode(),)))
 
     def take(self, operation: Accept) -> Result | Repeated:
-        """Judge one operation and stage it.
+        """Check one operation whole, then stage it.
 
         Raises: RequestError, and then nothing of the operation is staged.
         """
-        repeated = self._answers.repeated(operation.idempotency)
-        if repeated is not None:
-            return repeated
+        if operation.idempotency is not None:
+            repeated = self._answers.repeated(operation.idempotency)
+            if repeated is not None:
+                return repeated
         version = self._ledger.routing_version(operation.tenant)
         if version is None:
-            raise NotFound("There is no such tenant.", code="unknown_tenant")
+            raise NotFound("The tenant does not exist any more.", code="unknown_tenant")
         if version != operation.routing_version:
             return Stale()
-        ledger, staged = self._ledger, _Staged()
         originals = self._find_originals(operation)
-        first = position = max(ledger.last_position + 1, operation.now_ms << 20)
-        answers: list[AcceptedEvent] = []
-        for index, event in enumerate(operation.events):
-            known = None if originals is None else originals[index]
-            if known is None:
-                answer = self._stage(operation, staged, event, index, position)
-                position += 1 + len(event.targets)
-            elif isinstance(known, int):
-                repeated = answers[known]
-                answer = AcceptedEvent(repeated.position, repeated.deliveries, repeated.sequence, duplicate=True)
-            else:
-                answer = known
-            answers.append(answer)
-        if position > first:
-            ledger.allocate(position - first, operation.now_ms)
-        self._keep(staged)
-        accepted = Accepted(answers, staged.refs)
-        self._answers.remember(operation.idempotency, accepted)
+        sequences = self._check_sequences(operation, originals)
+        accepted = self._stage_all(operation, originals, sequences)
+        if operation.idempotency is not None:
+            self._answers.remember(operation.idempotency, accepted)
         return accepted
+
+    def _stage_all(
+        self, operation: Accept, originals: list[AcceptedEvent | int | None] | None, sequences: list[int | None] | None
+    ) -> Accepted:
+        ledger, tenant, now_ms = self._ledger, operation.tenant, operation.now_ms
+        first = position = max(ledger.last_position + 1, now_ms << 20)
+        answers: list[AcceptedEvent] = []
+        refs: list[DeliveryRef] = []
+        for index, event in enumerate(operation.events):
+            original = None if originals is None else originals[index]
+            if original is None:
+                sequence = None if sequences is None else sequences[index]
+                self._stage(event, (position, tenant, now_ms, sequence), refs)
+                answers.append(AcceptedEvent(position, len(event.targets), sequence))
+                position += 1 + len(event.targets)
+            elif isinstance(original, int):
+                one = answers[original]
+                answers.append(AcceptedEvent(one.position, one.deliveries, one.sequence, duplicate=True))
+            else:
+                answers.append(original)
+        if position > first:
+            ledger.allocate(position - first, now_ms)
+        return Accepted(answers, refs)
 
     def _find_originals(self, operation: Accept) -> list[AcceptedEvent | int | None] | None:
         """Give for each event the stored one it repeats, or its index in this batch; None where it is new.
@@ -175,78 +170,84 @@ class _Run:
             found.append(original)
         return found
 
-    def _stage(
-        self, operation: Accept, staged: _Staged, event: NewEvent, index: int, position: int
-    ) -> AcceptedEvent:
-        tenant, now_ms, targets = operation.tenant, operation.now_ms, event.targets
-        key_id = sequence = None
-        if event.key is not None:
-            state = self._number(operation, staged, event, index, position)
-            key_id, sequence = state.id, state.last_sequence
-        staged.events += (
+    def _check_sequences(
+        self, operation: Accept, originals: list[AcceptedEvent | int | None] | None
+    ) -> list[int | None] | None:
+        """Number the new events with a key; None when there are none."""
+        if all(event.key is None for event in operation.events):
+            return None
+        last: dict[str, int] = {}
+        given: list[int | None] = []
+        for index, event in enumerate(operation.events):
+            if event.key is None or (originals is not None and originals[index] is not None):
+                given.append(None)
+                continue
+            before = last.get(event.key)
+            if before is None:
+                state = self._keys.get((operation.tenant, event.key))
+                before = 0 if state is None else state.last_sequence
+            sequence = before + 1 if event.sequence is None else event.sequence
+            if sequence <= before:
+                text = f"must be above {before}, the last one of this key"
+                raise _conflict(operation, index, "sequence", text, "sequence_not_rising")
+            last[event.key] = sequence
+            given.append(sequence)
+        return given
+
+    def _stage(self, event: NewEvent, place: tuple[int, int, int, int | None], refs: list[DeliveryRef]) -> None:
+        """Take in one event; ``place`` is position, tenant, time, sequence."""
+        position, tenant, now_ms, sequence = place
+        targets = event.targets
+        key_id = None
+        if event.key is not None and sequence is not None:
+            key_id = self._count(tenant, event.key, sequence, position)
+        self._events += (
             position, tenant, event.type, len(targets), key_id, sequence, event.occurred_at_ms, event.uid,
             _encode(event.channels).decode() if event.channels else None, event.metadata, event.data,
         )  # fmt: skip
-        if targets:
-            occurred_at_ms = now_ms if event.occurred_at_ms is None else event.occurred_at_ms
-            payload = EventPayload(position, event.type, occurred_at_ms, event.data, event.key, sequence)
-            trigger = TRIGGER_CODES[event.trigger]
-            for offset, target in enumerate(targets, start=1):
-                self._deliver(staged, target, payload, offset, (tenant, now_ms, trigger, event.trigger, key_id))
         if event.uid is not None:
+            self._new_uids += (tenant, event.uid, position, event.digest)
             duplicate = AcceptedEvent(position, len(targets), sequence, duplicate=True)
-            staged.uids[tenant, event.uid] = event.digest, duplicate
-        return AcceptedEvent(position, len(targets), sequence)
-
-    def _number(self, operation: Accept, staged: _Staged, event: NewEvent, index: int, position: int) -> _Key:
-        name = (operation.tenant, event.key or "")
-        before = staged.keys.get(name) or self._keys.get(name)
-        last = 0 if before is None else before.last_sequence
-        sequence = last + 1 if event.sequence is None else event.sequence
-        if sequence <= last:
-            text = f"must be above {last}, the last one of this key"
-            raise _conflict(operation, index, "sequence", text, "sequence_not_rising")
-        state = _Key(position if before is None else before.id, sequence, position)
-        staged.keys[name] = state
-        return state
-
-    def _deliver(
-        self, staged: _Staged, target: Target, payload: EventPayload, offset: int,
-        shared: tuple[int, int, int, Any, int | None],
-    ) -> None:  # fmt: skip
-        tenant, now_ms, trigger, trigger_name, key_id = shared
-        waiting, ordered = 0, False
-        if target.by_key and key_id is not None and trigger_name != "test":
-            ordered = True
-            pair = (target.endpoint, key_id)
-            waiting = int(pair in self._busy or pair in staged.busy)
-            staged.busy.add(pair)
-        event = payload.position
-        age_start_ms = (
-            now_ms if target.paused_since_ms is None else target.paused_since_ms
-        ) - target.paused_total_ms
-        staged.deliveries += (
-            event + offset, offset, tenant, target.endpoint, target.rev, now_ms, age_start_ms, target.pin, trigger,
-            key_id if ordered else None, waiting,
-        )  # fmt: skip
-        if not waiting:
-            staged.refs.append(
-                DeliveryRef(
-                    event + offset, event, tenant, target.endpoint, target.rev, FIRST, now_ms, age_start_ms,
-                    target.pin, 1, 0, 0, trigger_name, 0, ordered, payload,
-                )
+            self._uids[tenant, event.uid] = event.digest, duplicate
+        if not targets:
+            return
+        occurred_at_ms = now_ms if event.occurred_at_ms is None else event.occurred_at_ms
+        payload = EventPayload(position, event.type, occurred_at_ms, event.data, event.key, sequence)
+        trigger, trigger_code = event.trigger, TRIGGER_CODES[event.trigger]
+        ordered_key = None if trigger == "test" else key_id
+        deliveries = self._deliveries
+        for offset, target in enumerate(targets, start=1):
+            pin, endpoint, rev = target.pin, target.endpoint, target.rev
+            start_ms = now_ms if target.paused_since_ms is None else target.paused_since_ms
+            start_ms -= target.paused_total_ms
+            ordered = target.by_key and ordered_key is not None
+            waiting = ordered_key is not None and ordered and self._queue(endpoint, ordered_key)
+            deliveries += (
+                position + offset, offset, tenant, endpoint, rev, now_ms, start_ms, pin, trigger_code,
+                ordered_key if ordered else None, 1 if waiting else 0,
             )  # fmt: skip
+            if not waiting:
+                refs.append(DeliveryRef(
+                    position + offset, position, tenant, endpoint, rev, FIRST, now_ms, start_ms, pin, 1, 0, 0, trigger,
+                    0, ordered, payload,
+                ))  # fmt: skip
 
-    def _keep(self, staged: _Staged) -> None:
-        self._events += staged.events
-        self._deliveries += staged.deliveries
-        if staged.keys:
-            self._busy |= staged.busy
-            self._keys.update(staged.keys)
-            self._changed_keys.update(staged.keys)
-        for (tenant, uid), (digest, answer) in staged.uids.items():
-            self._new_uids += (tenant, uid, answer.position, digest)
-            self._uids[tenant, uid] = digest, answer
+    def _count(self, tenant: int, key: str, sequence: int, position: int) -> int:
+        """Note a key's newest event and give the key's id."""
+        state = self._keys.get((tenant, key))
+        if state is None:
+            state = self._keys[tenant, key] = _Key(position, sequence, position)
+        else:
+            state.last_sequence, state.last_event = sequence, position
+        self._changed_keys[tenant, key] = state
+        return state.id
+
+    def _queue(self, endpoint: int, key_id: int) -> bool:
+        """Say whether a new delivery of a key has to wait; the next one has to wait for it."""
+        if (endpoint, key_id) in self._busy:
+            return True
+        self._busy.add((endpoint, key_id))
+        return False
 
     def flush(self) -> None:
         """Write what was staged."""

@@ -25,24 +25,28 @@ def open_writer(path: str, busy_timeout_ms: int) -> apsw.Connection:
     """
     connection = apsw.Connection(path, statementcachesize=_STATEMENTS_KEPT)
     try:
-        connection.set_busy_timeout(busy_timeout_ms)
-        _check_header(connection, path)
-        if connection.pragma("page_count") == 0:
-            # Both must be said before the first table; changing them later rewrites the whole file.
-            connection.pragma("page_size", PAGE_BYTES)
-            connection.pragma("auto_vacuum", "incremental")
-        if connection.pragma("journal_mode", "wal") != "wal":
-            raise StoreError(f"The database {path} lies where SQLite cannot use its write-ahead log; move it.")
-        connection.pragma("synchronous", "full")
-        connection.pragma("foreign_keys", 0)
-        connection.pragma("cache_size", -_CACHE_KIB)
-        connection.pragma("journal_size_limit", WAL_BYTES_MAX)
-        connection.wal_autocheckpoint(0)
-        _migrate(connection)
+        _prepare(connection, path, busy_timeout_ms)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _prepare(connection: apsw.Connection, path: str, busy_timeout_ms: int) -> None:
+    connection.set_busy_timeout(busy_timeout_ms)
+    _check_header(connection, path)
+    if connection.pragma("page_count") == 0:
+        # Both must be said before the first table; changing them later rewrites the whole file.
+        connection.pragma("page_size", PAGE_BYTES)
+        connection.pragma("auto_vacuum", "incremental")
+    if connection.pragma("journal_mode", "wal") != "wal":
+        raise StoreError(f"The database {path} lies where SQLite cannot use its write-ahead log; move it.")
+    connection.pragma("synchronous", "full")
+    connection.pragma("foreign_keys", 0)
+    connection.pragma("cache_size", -_CACHE_KIB)
+    connection.pragma("journal_size_limit", WAL_BYTES_MAX)
+    connection.wal_autocheckpoint(0)
+    _migrate(connection)
 
 
 def open_reader(path: str, busy_timeout_ms: int) -> apsw.Connection:

@@ -29,6 +29,7 @@ from ackpost.store.sqlite.moves import (
     death_notice,
     end_dead,
     load_ended,
+    open_endpoints,
     raise_revs,
     revive,
 )
@@ -100,7 +101,7 @@ def redeliver(ledger: Ledger, op: Redeliver) -> DeliveriesChanged:
     if asked.data_expired:
         raise DataExpired("The event's data has expired; it cannot be sent again.")
     rows = asked.rows()
-    endpoints = _open_endpoints(ledger, {row.endpoint for row in rows})
+    endpoints = open_endpoints(ledger, {row.endpoint for row in rows})
     open_rows = [row for row in rows if row.endpoint in endpoints]
     if (rows and not open_rows) or (wanted is not None and wanted.state == "disabled"):
         raise Conflict("The endpoint is disabled or was deleted; enable it first.", code="invalid_state")
@@ -122,12 +123,6 @@ def redeliver(ledger: Ledger, op: Redeliver) -> DeliveriesChanged:
     if wanted is not None and not rows:
         positions = add_missing(change, [asked.event], op.tenant, wanted, op.trigger)
     return DeliveriesChanged(positions, sorted(touched), change.refs())
-
-
-def _open_endpoints(ledger: Ledger, positions: set[int]) -> dict[int, Endpoint]:
-    """Give those of the endpoints that exist and are not disabled."""
-    found = ((position, load_endpoint(ledger, position)) for position in sorted(positions))
-    return {position: one for position, one in found if one is not None and one.state != "disabled"}
 
 
 def cancel(ledger: Ledger, op: Cancel) -> DeliveriesChanged:

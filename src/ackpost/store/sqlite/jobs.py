@@ -13,7 +13,7 @@ from ackpost.ports.operations import JOB_KINDS_BY_USERS, CancelJob, CreateJob, J
 from ackpost.store.sqlite.announcing import announce
 from ackpost.store.sqlite.endpoint_states import is_open, load_job, store_job
 from ackpost.store.sqlite.endpoints import endpoint_of
-from ackpost.store.sqlite.ledger import Ledger
+from ackpost.store.sqlite.ledger import Ledger, integers
 from ackpost.store.sqlite.moves import (
     Change,
     Ended,
@@ -25,6 +25,7 @@ from ackpost.store.sqlite.moves import (
     holds_keys,
     is_by_key,
     load_ended,
+    open_endpoints,
     raise_revs,
     revive,
 )
@@ -46,8 +47,6 @@ _TOTAL_MAX: Final = 100_000
 
 SCAN_ROWS_MAX: Final = 10_000
 """So many rows one step looks at, at most, to find those that it is about."""
-
-_NOT_ENDED: Final = 1 << 62
 
 
 def selector_of(job: Job) -> JobSelector:
@@ -157,7 +156,7 @@ def _replay(job: Job, rows_max: int, change: Change) -> bool:
     rows, more = _dead_before(job, rows_max, change)
     ledger = change.ledger
     expired = _expired(ledger, [row.event for row in rows])
-    endpoints = _open_endpoints(ledger, {row.endpoint for row in rows})
+    endpoints = open_endpoints(ledger, {row.endpoint for row in rows})
     able = sorted(
         (row for row in rows if row.endpoint in endpoints and row.event not in expired), key=lambda row: row.position
     )
@@ -173,16 +172,8 @@ def _replay(job: Job, rows_max: int, change: Change) -> bool:
 
 
 def _expired(ledger: Ledger, events: list[int]) -> set[int]:
-    rows = ledger.all(
-        "SELECT position FROM event WHERE position IN (SELECT value FROM json_each(?)) AND data IS NULL",
-        (msgspec.json.encode(events).decode(),),
-    )
-    return {position for (position,) in rows}
-
-
-def _open_endpoints(ledger: Ledger, positions: set[int]) -> dict[int, Endpoint]:
-    found = ((position, load_endpoint(ledger, position)) for position in sorted(positions))
-    return {position: one for position, one in found if one is not None and one.state != "disabled"}
+    sql = "SELECT position FROM event WHERE position IN (SELECT value FROM carray(?)) AND data IS NULL"
+    return {position for (position,) in ledger.all(sql, (integers(events),))}
 
 
 def _discard(job: Job, rows_max: int, change: Change) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -139,9 +139,3 @@ class Ledger:
         """Make every accept of the tenant that was routed before now route again (rule E10)."""
         self.versions.pop(tenant, None)
         self.execute("UPDATE tenant SET routing_version = routing_version + 1 WHERE position = ?", (tenant,))
-
-
-def batches(values: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    """Cut into pieces of at most ``size``."""
-    for start in range(0, len(values), size):
-        yield values[start : start + size]

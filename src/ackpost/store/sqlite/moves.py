@@ -25,7 +25,6 @@ from ackpost.store.sqlite.rows import (
     insert_ended,
     load_endpoint,
     load_hot,
-    load_payloads,
     store_hot,
 )
 
@@ -87,11 +86,9 @@ class Change:
         self.due.update(promote_next(self.ledger, self.keys, self.now_ms))
         self.keys.clear()
 
-    def refs(self, *, payloads: bool = False) -> list[DeliveryRef]:
+    def refs(self) -> list[DeliveryRef]:
         """Rows now due-able, by position; announced ones with their payload."""
-        hots = load_hot(self.ledger, sorted(self.due))
-        found = load_payloads(self.ledger, [hot.event for hot in hots.values()]) if payloads else {}
-        refs = [hot.ref(found.get(hot.event)) for hot in hots.values() if not hot.waiting]
+        refs = [hot.ref() for hot in load_hot(self.ledger, sorted(self.due)).values() if not hot.waiting]
         return sorted(refs + self.announced, key=lambda ref: ref.position)
 
 
@@ -100,6 +97,12 @@ def load_ended(ledger: Ledger, positions: list[int]) -> dict[int, Ended]:
     if not positions:
         return {}
     return {row[0]: Ended(*row) for row in ledger.execute(_SELECT_ENDED, (integers(positions),))}
+
+
+def open_endpoints(ledger: Ledger, positions: set[int]) -> dict[int, Endpoint]:
+    """Give those of the endpoints that exist and are not disabled."""
+    found = ((position, load_endpoint(ledger, position)) for position in sorted(positions))
+    return {position: one for position, one in found if one is not None and one.state != "disabled"}
 
 
 def raise_revs(ledger: Ledger, endpoints: set[int]) -> None:

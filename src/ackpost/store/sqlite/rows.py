@@ -175,10 +175,3 @@ PAYLOAD_SQL: Final = (
     " FROM event e LEFT JOIN key_state k ON k.id = e.key_id"
     " WHERE e.position IN (SELECT value FROM carray(?)) AND e.data IS NOT NULL"
 )
-
-
-def load_payloads(ledger: Ledger, events: list[int]) -> dict[int, EventPayload]:
-    """Give what is sent of these events; one whose data expired is absent."""
-    if not events:
-        return {}
-    return {row[0]: EventPayload(*row) for row in ledger.execute(PAYLOAD_SQL, (integers(events),))}
