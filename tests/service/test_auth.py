@@ -31,11 +31,13 @@ class Keys:
         )  # fmt: skip
         self.lookups = 0
         self.gate: asyncio.Event | None = None
+        self.asked = asyncio.Event()
 
     async def api_key_by_digest(self, digest: bytes) -> ApiKey | None:
         """Find the key."""
         self.lookups += 1
         found = self.key if self.key is not None and self.key.digest == digest else None
+        self.asked.set()
         if self.gate is not None:
             await self.gate.wait()
         return found
@@ -147,8 +149,7 @@ def test_a_revocation_during_a_look_up_is_not_overlooked() -> None:
     async def scenario(scene: Scene) -> None:
         scene.keys.gate = asyncio.Event()
         asking = asyncio.create_task(scene.auth.principal(HEADER))
-        while scene.keys.lookups == 0:
-            await asyncio.sleep(0)
+        await scene.keys.asked.wait()
         scene.keys.key = None
         scene.auth.forget()
         scene.keys.gate.set()
