@@ -110,7 +110,7 @@ def _attempt_line(decision: Decision, salt: int) -> AttemptLine:
         attempt=decision.number,
         outcome=outcome.code,
         verdict=decision.verdict,
-        duration_ms=round(outcome.duration_ms, 2),
+        duration_ms=round(outcome.duration_ms, 1),
         status_code=outcome.status_code,
         phase=outcome.phase,
         reason=decision.reason,
