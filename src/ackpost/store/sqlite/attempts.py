@@ -25,7 +25,7 @@ _insert = Insert(
 )
 
 _WHOLE_BODIES_OF_NEWEST: Final = 3
-_CUT_OLD_BODY: Final = (
+CUT_OLD_BODY: Final = (
     "UPDATE attempt SET body = x'' WHERE length(body) > 0 AND position = (SELECT position FROM attempt"
     " WHERE delivery = ?1 AND code <> 'delivered' ORDER BY position DESC LIMIT 1 OFFSET ?2)"
     " AND position > (SELECT min(position) FROM attempt WHERE delivery = ?1 AND code <> 'delivered')"
@@ -111,5 +111,5 @@ class AttemptWriter:
             _insert.run(self._ledger.connection, self._rows)
             self._rows = []
         for delivery in self._failed:
-            self._ledger.execute(_CUT_OLD_BODY, (delivery, _WHOLE_BODIES_OF_NEWEST))
+            self._ledger.execute(CUT_OLD_BODY, (delivery, _WHOLE_BODIES_OF_NEWEST))
         self._failed = []

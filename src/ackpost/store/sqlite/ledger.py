@@ -55,7 +55,7 @@ class Insert:
         self.run(connection, list(chain.from_iterable(rows)))
 
 
-def integers(values: Iterable[int]) -> apsw.carray:
+def integers(values: Iterable[int]) -> Any:
     """Bind many integers as one parameter: ``… IN (SELECT value FROM carray(?))``."""
     # An empty array has no memory to bind; no row has this number.
     return apsw.carray(array("q", values) or array("q", (-1,)))

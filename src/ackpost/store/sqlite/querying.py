@@ -96,3 +96,8 @@ def frontier(connection: apsw.Connection, inner: str, values: Sequence[Any], row
     rows = rows_of(connection, f"{inner} LIMIT 2 OFFSET ?", (*values, rows_max - 1))
     position: int | None = rows[0][0] if len(rows) == 2 else None
     return position
+
+
+def is_short(connection: apsw.Connection, sql: str, values: Sequence[Any], rows_max: int) -> bool:
+    """Say whether a query gives at most ``rows_max`` rows."""
+    return not rows_of(connection, f"SELECT 1 FROM ({sql}) LIMIT 1 OFFSET ?", (*values, rows_max))  # noqa: S608 - constants

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import apsw
 
 from ackpost.core.model import ApiKey, Endpoint, EndpointVersion, Job, Tenant
@@ -16,14 +18,14 @@ _MADE = "json_extract(document, '$.created_at_ms')"
 
 def _list(
     connection: apsw.Connection, table: str, columns: str, where: Where, page: Page
-) -> list[tuple[str, int | None]]:
+) -> list[tuple[Any, ...]]:
     where.span("position", page, timed=False)
     if page.since_ms is not None:
         where.add(f"{_MADE} >= ?", page.since_ms)
     if page.until_ms is not None:
         where.add(f"{_MADE} < ?", page.until_ms)
     sql = f"SELECT {columns} FROM {table} WHERE {where.sql} ORDER BY position {direction(page)} LIMIT ?"  # noqa: S608 - values are bound
-    return connection.execute(sql, (*where.values, page.limit)).fetchall()
+    return rows_of(connection, sql, (*where.values, page.limit))
 
 
 def routing(connection: apsw.Connection, tenant: int) -> Routing | None:
@@ -40,20 +42,20 @@ def routing(connection: apsw.Connection, tenant: int) -> Routing | None:
     return Routing(from_document(Tenant, rows[0][0]), rows[0][1], endpoints)
 
 
-def _tenant(rows: list[tuple[str]]) -> Tenant | None:
+def _tenant(rows: list[tuple[Any, ...]]) -> Tenant | None:
     return from_document(Tenant, rows[0][0]) if rows else None
 
 
 def tenant_by_uid(connection: apsw.Connection, uid: str) -> Tenant | None:
     """A live tenant by uid."""
     sql = "SELECT document FROM tenant WHERE uid = ? AND deleted = 0"
-    return _tenant(connection.execute(sql, (uid,)).fetchall())
+    return _tenant(rows_of(connection, sql, (uid,)))
 
 
 def tenant(connection: apsw.Connection, position: int) -> Tenant | None:
     """A live tenant."""
     sql = "SELECT document FROM tenant WHERE position = ? AND deleted = 0"
-    return _tenant(connection.execute(sql, (position,)).fetchall())
+    return _tenant(rows_of(connection, sql, (position,)))
 
 
 def tenants(connection: apsw.Connection, page: Page) -> list[Tenant]:
@@ -76,7 +78,7 @@ def api_keys(connection: apsw.Connection, tenant: int | None, page: Page) -> lis
     return [api_key_from(*row) for row in _list(connection, "api_key", "document, last_used_ms", where, page)]
 
 
-def _endpoint(rows: list[tuple[str, int]]) -> Endpoint | None:
+def _endpoint(rows: list[tuple[Any, ...]]) -> Endpoint | None:
     return endpoint_from(*rows[0]) if rows else None
 
 
@@ -85,13 +87,13 @@ def endpoint(connection: apsw.Connection, tenant: int | None, position: int) -> 
     where = Where()
     where.add("position = ?", position)
     where.equal("tenant", tenant)
-    return _endpoint(connection.execute(f"SELECT document, rev FROM endpoint WHERE {where.sql}", where.values).fetchall())  # noqa: S608, E501 - values are bound
+    return _endpoint(rows_of(connection, f"SELECT document, rev FROM endpoint WHERE {where.sql}", where.values))  # noqa: S608 - values are bound
 
 
 def endpoint_by_uid(connection: apsw.Connection, tenant: int, uid: str) -> Endpoint | None:
     """One endpoint by uid."""
     sql = "SELECT document, rev FROM endpoint WHERE tenant = ? AND uid = ?"
-    return _endpoint(connection.execute(sql, (tenant, uid)).fetchall())
+    return _endpoint(rows_of(connection, sql, (tenant, uid)))
 
 
 def endpoints(
@@ -109,7 +111,7 @@ def endpoints(
     where.any_of("circuit", circuits)
     where.equal("url", url)
     rows = _list(connection, "endpoint", "document, rev", where, page)
-    return [endpoint_from(document, rev or 0) for document, rev in rows]
+    return [endpoint_from(document, rev) for document, rev in rows]
 
 
 def endpoint_version(connection: apsw.Connection, endpoint: int, version: int) -> EndpointVersion | None:

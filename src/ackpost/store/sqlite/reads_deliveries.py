@@ -9,7 +9,7 @@ import apsw
 
 from ackpost.core.model import Delivery, DeliveryStatus
 from ackpost.ports.store import DeliveryFilter, Page, StatsBy
-from ackpost.store.sqlite.querying import Where, direction, frontier, rows_of
+from ackpost.store.sqlite.querying import Where, direction, frontier, is_short, rows_of
 from ackpost.store.sqlite.rows import TRIGGER_CODES
 
 # The same columns of each table: status as in the history (0 pending, 2 dead).
@@ -31,6 +31,12 @@ _OF_EVENTS: Final = (
     "d.position IN (SELECT p.position FROM event e CROSS JOIN {0} p ON p.position > e.position"
     " AND p.position <= e.position + e.fanout WHERE {1}"
     " UNION ALL SELECT l.delivery FROM event e CROSS JOIN late_delivery l ON l.event = e.position WHERE {1})"
+)
+
+
+PENDING_OF_ENDPOINT: Final = (
+    "SELECT position FROM delivery WHERE waiting = 0 AND endpoint = ?"
+    " UNION ALL SELECT position FROM delivery WHERE waiting = 1 AND key_id IS NOT NULL AND endpoint = ?"
 )
 
 
@@ -107,8 +113,14 @@ def _page_of(
         scan.add(_OF_EVENTS.format(table, of_key), tenant, wanted.key, tenant, wanted.key)
     else:
         keep.equal("k.key", wanted.key)
-    # The backlog has no index of positions by endpoint: there the condition only thins out.
-    (keep if table == "delivery" else scan).equal("d.endpoint", wanted.endpoint)
+    if table != "delivery":
+        scan.equal("d.endpoint", wanted.endpoint)
+    elif wanted.endpoint is not None:
+        # The backlog has no index of positions by endpoint: few are listed, many are met on the way.
+        keep.equal("d.endpoint", wanted.endpoint)
+        values = (wanted.endpoint, wanted.endpoint)
+        if is_short(connection, PENDING_OF_ENDPOINT, values, scan_rows_max):
+            scan.add(f"d.position IN ({PENDING_OF_ENDPOINT})", *values)
     scan.span("d.position", page)
     keep.equal("d.tenant", tenant)
     if wanted.statuses is not None:

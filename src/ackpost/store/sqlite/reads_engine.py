@@ -10,6 +10,7 @@ import apsw
 from ackpost.core.model import CLASSES, DeliveryRef, Endpoint, EventPayload, Job
 from ackpost.ports.store import Work
 from ackpost.store.sqlite.ledger import integers
+from ackpost.store.sqlite.querying import rows_of
 from ackpost.store.sqlite.rows import HOT_COLUMNS, PAYLOAD_SQL, Hot, endpoint_from, from_document
 
 COUNT_BOUND: Final = 100_000
@@ -38,7 +39,7 @@ def scan_work(connection: apsw.Connection, after_endpoint: int, limit: int) -> l
     """One probe of the hot index for each (endpoint, class) with work, of at most ``limit`` endpoints."""
     works: list[Work] = []
     endpoints = 0
-    for row in connection.execute(SCAN_SQL, (after_endpoint, limit * len(CLASSES))).fetchall():
+    for row in rows_of(connection, SCAN_SQL, (after_endpoint, limit * len(CLASSES))):
         if not works or works[-1].endpoint != row[0]:
             if endpoints == limit:
                 break
@@ -52,17 +53,17 @@ def load_window(
 ) -> list[DeliveryRef]:
     """The next rows of one class of an endpoint."""
     if after is None:
-        rows = connection.execute(WINDOW_SQL, (endpoint, klass, limit))
+        rows = rows_of(connection, WINDOW_SQL, (endpoint, klass, limit))
     else:
-        rows = connection.execute(WINDOW_AFTER_SQL, (endpoint, klass, *after, limit))
-    return [Hot(*row).ref() for row in rows.fetchall()]
+        rows = rows_of(connection, WINDOW_AFTER_SQL, (endpoint, klass, *after, limit))
+    return [Hot(*row).ref() for row in rows]
 
 
 def load_payloads(connection: apsw.Connection, events: Sequence[int]) -> dict[int, EventPayload]:
     """Payloads by event."""
     if not events:
         return {}
-    rows = connection.execute(PAYLOAD_SQL, (integers(events),)).fetchall()
+    rows = rows_of(connection, PAYLOAD_SQL, (integers(events),))
     return {row[0]: EventPayload(*row) for row in rows}
 
 
@@ -70,10 +71,8 @@ def load_endpoints(connection: apsw.Connection, endpoints: Sequence[int]) -> dic
     """Endpoints by position."""
     if not endpoints:
         return {}
-    rows = connection.execute(
-        "SELECT position, document, rev FROM endpoint WHERE position IN (SELECT value FROM carray(?))",
-        (integers(endpoints),),
-    ).fetchall()
+    sql = "SELECT position, document, rev FROM endpoint WHERE position IN (SELECT value FROM carray(?))"
+    rows = rows_of(connection, sql, (integers(endpoints),))
     return {position: endpoint_from(document, rev) for position, document, rev in rows}
 
 
@@ -81,24 +80,20 @@ def endpoint_revs(connection: apsw.Connection, endpoints: Sequence[int]) -> dict
     """Revs by endpoint."""
     if not endpoints:
         return {}
-    return dict(
-        connection.execute(
-            "SELECT position, rev FROM endpoint WHERE position IN (SELECT value FROM carray(?))",
-            (integers(endpoints),),
-        ).fetchall()
-    )
+    sql = "SELECT position, rev FROM endpoint WHERE position IN (SELECT value FROM carray(?))"
+    return dict(rows_of(connection, sql, (integers(endpoints),)))
 
 
 def open_jobs(connection: apsw.Connection, limit: int) -> list[Job]:
     """Jobs that are not done, oldest first."""
-    rows = connection.execute("SELECT document FROM job WHERE open = 1 ORDER BY position LIMIT ?", (limit,)).fetchall()
+    rows = rows_of(connection, "SELECT document FROM job WHERE open = 1 ORDER BY position LIMIT ?", (limit,))
     return [from_document(Job, text) for (text,) in rows]
 
 
 def newest_event_ms(connection: apsw.Connection) -> int | None:
     """When the newest event was accepted."""
-    row = connection.execute("SELECT max(position) FROM event").fetchone()
-    return None if row is None or row[0] is None else row[0] >> 20
+    newest = rows_of(connection, "SELECT max(position) FROM event", ())[0][0]
+    return None if newest is None else newest >> 20
 
 
 def pending_counts(connection: apsw.Connection) -> dict[str, int]:
@@ -106,8 +101,8 @@ def pending_counts(connection: apsw.Connection) -> dict[str, int]:
     due = "SELECT count(*) FROM (SELECT 1 FROM delivery WHERE waiting = 0 AND endpoint > 0 LIMIT ?)"
     waiting = "SELECT count(*) FROM (SELECT 1 FROM delivery WHERE waiting = 1 LIMIT ?)"
     return {
-        "due": connection.execute(due, (COUNT_BOUND,)).fetchall()[0][0],
-        "waiting": connection.execute(waiting, (COUNT_BOUND,)).fetchall()[0][0],
+        "due": rows_of(connection, due, (COUNT_BOUND,))[0][0],
+        "waiting": rows_of(connection, waiting, (COUNT_BOUND,))[0][0],
     }
 
 

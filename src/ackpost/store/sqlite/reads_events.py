@@ -10,7 +10,7 @@ import msgspec
 from ackpost.core.model import Event
 from ackpost.ports.store import EventFilter, Page
 from ackpost.store.sqlite.ledger import integers
-from ackpost.store.sqlite.querying import Where, direction, frontier, rows_of
+from ackpost.store.sqlite.querying import Where, direction, frontier, is_short, rows_of
 
 _COLUMNS: Final = (
     "e.position, e.tenant, e.type, e.uid, k.key, e.sequence, e.channels, e.occurred_at_ms, e.metadata, e.data IS NULL"
@@ -49,6 +49,13 @@ HAS_DELIVERY_TO: Final = """(
         OR EXISTS (SELECT 1 FROM history d WHERE d.position = l.delivery AND d.endpoint = ?)
         OR EXISTS (SELECT 1 FROM dead_letter d WHERE d.position = l.delivery AND d.endpoint = ?)))
 )"""
+
+EVENTS_OF_ENDPOINT: Final = (
+    "SELECT position - event_offset FROM history WHERE endpoint = ?"
+    " UNION ALL SELECT position - event_offset FROM dead_letter WHERE endpoint = ?"
+    " UNION ALL SELECT position - event_offset FROM delivery WHERE waiting = 0 AND endpoint = ?"
+    " UNION ALL SELECT position - event_offset FROM delivery WHERE waiting = 1 AND key_id IS NOT NULL AND endpoint = ?"
+)
 
 _decode_channels = msgspec.json.Decoder(tuple[str, ...]).decode
 
@@ -119,20 +126,25 @@ def events(
         scan.add("e.position = (SELECT event FROM event_uid WHERE tenant = ? AND uid = ?)", tenant, wanted.uid)
     else:
         keep.equal("e.uid", wanted.uid)
+    if wanted.endpoint is not None:
+        # Few are listed by index, many are met on the way.
+        values = (wanted.endpoint,) * 4
+        if is_short(connection, EVENTS_OF_ENDPOINT, values, scan_rows_max):
+            scan.add(f"e.position IN ({EVENTS_OF_ENDPOINT})", *values)
+        else:
+            keep.add(HAS_DELIVERY_TO, *(wanted.endpoint,) * 6)
     scan.span("e.position", page)
     inner = f"FROM event e WHERE {scan.sql} ORDER BY e.position {direction(page)}"
     keep.equal("e.tenant", tenant)
     keep.types("e.type", wanted.types)
-    if wanted.endpoint is not None:
-        keep.add(HAS_DELIVERY_TO, *(wanted.endpoint,) * 6)
     if wanted.channel is not None:
         keep.add("EXISTS (SELECT 1 FROM json_each(e.channels) c WHERE c.value = ?)", wanted.channel)
     sql = (
         f"SELECT {_COLUMNS} FROM (SELECT e.* {inner} LIMIT ?) e {_JOIN_KEY} WHERE {keep.sql}"  # noqa: S608 - values are bound
         f" ORDER BY e.position {direction(page)}"
     )
-    values = (*scan.values, scan_rows_max, *keep.values)
-    found = _with_status(connection, sql, values, wanted.statuses, page.limit)
+    bound = (*scan.values, scan_rows_max, *keep.values)
+    found = _with_status(connection, sql, bound, wanted.statuses, page.limit)
     cut = None
     if len(found) < page.limit:
         cut = frontier(connection, f"SELECT e.position {inner}", scan.values, scan_rows_max)

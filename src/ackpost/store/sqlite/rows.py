@@ -117,14 +117,14 @@ insert_ended = Insert(
     " attempt_position, started_ms, duration_ms, detail, body",
 )
 
-_SELECT_HOT: Final = f"SELECT {HOT_COLUMNS} FROM delivery WHERE position IN (SELECT value FROM carray(?))"  # noqa: S608 - constants only
+SELECT_HOT: Final = f"SELECT {HOT_COLUMNS} FROM delivery WHERE position IN (SELECT value FROM carray(?))"  # noqa: S608 - constants only
 
 
 def load_hot(ledger: Ledger, positions: list[int]) -> dict[int, Hot]:
     """Give the pending ones of these deliveries."""
     if not positions:
         return {}
-    return {row[0]: Hot(*row) for row in ledger.execute(_SELECT_HOT, (integers(positions),))}
+    return {row[0]: Hot(*row) for row in ledger.execute(SELECT_HOT, (integers(positions),))}
 
 
 def delete_hot(ledger: Ledger, positions: list[int]) -> None:
