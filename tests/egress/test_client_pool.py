@@ -133,6 +133,7 @@ def test_a_connection_that_closes_behind_its_answer_is_replaced_at_once(loop: st
 
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.settimeout(5)
             server = asyncio.create_task(asyncio.to_thread(_answer_and_close, listener, 30))
             url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
             async with client_on_loopback(limits=Limits(connections_per_host_max=1)) as client:

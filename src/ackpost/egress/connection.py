@@ -161,7 +161,7 @@ class Connection(asyncio.Protocol):
     def attach(self, transport: asyncio.Transport) -> None:
         """Use this transport, and hear of every byte that waits for the other side to read."""
         self.transport = transport
-        transport.set_write_buffer_limits(high=0)
+        transport.set_write_buffer_limits(high=1, low=0)  # 0 and 0 would call pause for nothing
         sock = transport.get_extra_info("socket")
         if sock is not None:
             self._poller = select.poll()
