@@ -62,7 +62,8 @@ def test_a_publish_over_a_socket() -> None:
             status, answer = await exchange(port, post(EVENT))
             assert status == 202, answer
             assert b"\r\nserver:" not in answer
-            chunked = b"POST /v1/events HTTP/1.1\r\n" + HEAD + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+            chunked = b"POST /v1/events HTTP/1.1\r\n" + HEAD + b"Connection: close\r\n"
+            chunked += b"Transfer-Encoding: chunked\r\n\r\n"
             parts = [b"%x\r\n%b\r\n" % (len(part), part) for part in (EVENT[:5], EVENT[5:])]
             assert (await exchange(port, chunked, *parts, b"0\r\n\r\n"))[0] == 202
             kept = post(EVENT).replace(b"Connection: close\r\n", b"")
@@ -163,7 +164,8 @@ def test_names_of_any_script_arrive_whole() -> None:
             body = json.dumps({"type": "a", "data": 1, "key": "ключ 🔑"}, ensure_ascii=False).encode()
             assert (await exchange(port, post(body)))[0] == 202
             path = "/v1/events?key=%D0%BA%D0%BB%D1%8E%D1%87%20%F0%9F%94%91"
-            status, answer = await exchange(port, f"GET {path} HTTP/1.1\r\n".encode() + HEAD + b"Connection: close\r\n\r\n")
+            asked = f"GET {path} HTTP/1.1\r\n".encode() + HEAD + b"Connection: close\r\n\r\n"
+            status, answer = await exchange(port, asked)
             assert status == 200
             [event] = json.loads(answer.partition(b"\r\n\r\n")[2])["data"]
             assert event["key"] == "ключ 🔑"

@@ -29,7 +29,10 @@ from ackpost.service.dead_letters import IDS_MAX, too_many_ids
 from ackpost.service.deliveries import ATTEMPTS_SHOWN_MAX
 
 _TAGS: Final = ["Dead letters"]
-_DRY_RUN: Final = {200: ResponseSpec(CountView, description="A dry run.")}
+_ANSWERS: Final = {
+    202: ResponseSpec(JobStarted, generate_examples=False, description="The job was made."),
+    200: ResponseSpec(CountView, generate_examples=False, description="A dry run."),
+}
 
 
 class SelectorInput(msgspec.Struct, forbid_unknown_fields=True):
@@ -89,7 +92,7 @@ async def get_dead_letter(call: Call, delivery: FromPath[str]) -> WholeDeadLette
     status_code=202,
     tags=_TAGS,
     summary="Replay dead letters",
-    responses=_DRY_RUN,
+    responses=_ANSWERS,
 )
 async def replay(call: Call, data: JSONBody[SelectorInput | None] = None) -> Response[JobStarted] | Response[CountView]:
     """Start a job that gives each selected dead letter a new round, with URL, secrets and policy of now."""
@@ -102,7 +105,7 @@ async def replay(call: Call, data: JSONBody[SelectorInput | None] = None) -> Res
     status_code=202,
     tags=_TAGS,
     summary="Discard dead letters",
-    responses=_DRY_RUN,
+    responses=_ANSWERS,
 )
 async def discard(
     call: Call, data: JSONBody[SelectorInput | None] = None

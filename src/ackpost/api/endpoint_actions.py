@@ -149,7 +149,7 @@ async def rotate_secret(call: Call, endpoint: EndpointName, data: JSONBody[Rotat
     status_code=202,
     tags=_TAGS,
     summary="Send a test event",
-    responses={200: ResponseSpec(TestSentView, description="Its attempt came within `wait_s`.")},
+    responses={200: ResponseSpec(TestSentView, generate_examples=False, description="Its attempt came in time.")},
 )
 async def send_test(
     call: Call,
@@ -213,7 +213,10 @@ async def endpoint_attempts(call: Call, endpoint: EndpointName, page: PageQuery)
     status_code=202,
     tags=_TAGS,
     summary="Recover missed events",
-    responses={200: ResponseSpec(CountView, description="A dry run.")},
+    responses={
+        202: ResponseSpec(JobStarted, generate_examples=False, description="The job was made."),
+        200: ResponseSpec(CountView, generate_examples=False, description="A dry run."),
+    },
 )
 async def recover_endpoint(
     call: Call, endpoint: EndpointName, data: JSONBody[RecoverInput]

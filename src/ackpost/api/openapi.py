@@ -114,6 +114,8 @@ def _complete(operation: JsonObject, path: str, method: str, options: JsonObject
     for status, answer in responses.items():
         if answer.get("description") in _LITESTARS_WORDS:
             answer["description"] = parts.WHEN_DONE[status]
+    if operation["operationId"] in parts.ANY_JSON:
+        responses["200"]["content"] = {"application/json": {"schema": {}}}
     for status in _refusals(method, path, public=public):
         responses[str(status)] = {"$ref": f"#/components/responses/Problem{status}"}
     example = parts.EXAMPLES.get(operation["operationId"])

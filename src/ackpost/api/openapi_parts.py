@@ -65,6 +65,9 @@ WHEN_REFUSED: Final[dict[int, str]] = {
     "`Idempotency-Key`: the event may have been stored.",
 }
 
+ANY_JSON: Final = frozenset({"openapi_json", "get_event_data"})
+"""Calls that answer with JSON as it is."""
+
 HEADERS: Final[dict[str, Any]] = {
     "Tenant": {
         "name": "Ackpost-Tenant",

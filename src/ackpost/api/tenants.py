@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from litestar import delete, get, patch, post, put
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody, PathParameter
 from litestar.response import Response
 from litestar.types import ControllerRouterHandler
@@ -39,7 +40,14 @@ async def get_tenant(call: Call, tenant_id: TenantId) -> TenantView:
     return tenant_view(await call.services.tenants.by_name(tenant_id), call.salt)
 
 
-@put("/v1/tenants/{tenant_id:str}", roles=OPERATOR, tenants=None, tags=_TAGS, summary="Make or replace a tenant")
+@put(
+    "/v1/tenants/{tenant_id:str}",
+    roles=OPERATOR,
+    tenants=None,
+    tags=_TAGS,
+    summary="Make or replace a tenant",
+    responses={201: ResponseSpec(TenantView, generate_examples=False, description="Made.")},
+)
 async def put_tenant(call: Call, tenant_id: TenantId, data: JSONBody[TenantInput]) -> Response[TenantView]:
     """Make the tenant of this uid (201), or replace all that can be set of it (200)."""
     tenant, made = await call.services.tenant_changes.put(tenant_id, data)
