@@ -276,8 +276,8 @@ def _is_current(endpoint: Endpoint, secret: str) -> bool:
 
 
 def _plain_secret_headers(endpoint: Endpoint, given: Mapping[str, Any] | None) -> dict[str, str]:
-    """Give the present secret headers but for those set again in another case: header names do not differ by it."""
-    again = {name.lower() for name in given or ()} - endpoint.secret_headers.keys()
+    """Give the present secret headers but for those given anew, in whatever case: names do not differ by it."""
+    again = {name.lower() for name in given or ()}
     return {name: unseal(value) for name, value in endpoint.secret_headers.items() if name.lower() not in again}
 
 
