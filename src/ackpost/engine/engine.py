@@ -345,9 +345,13 @@ class Engine:
 
     # ------------------------------------------------------------ stop
 
+    def stop_sending(self) -> None:
+        """Start no request any more."""
+        self._draining = True
+
     async def drain(self, grace_s: float) -> int:
         """Send nothing more, wait for what is in flight; give the number of requests that had to be cut off."""
-        self._draining = True
+        self.stop_sending()
         if self._flights:
             self._drained.clear()
             try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+from collections.abc import Generator
 from typing import Any, Final
 
 import uvicorn
@@ -14,7 +16,8 @@ from ackpost.errors import ConfigError
 HEADER_BYTES_MAX: Final = 32 * 1024
 HEADER_S: Final = 10.0
 KEEP_ALIVE_S: Final = 75
-GRACE_S: Final = 10
+GRACE_S: Final = 3
+"""What calls under way get at the end; all but those that wait for an attempt need milliseconds."""
 BACKLOG: Final = 2048
 _TOO_LARGE_BODY: Final = (
     b'{"type":"about:blank","title":"Header too large","status":431,"code":"too_large","detail":"Use fewer headers"}'
@@ -72,6 +75,18 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
+
+
+class QuietServer(uvicorn.Server):
+    """uvicorn that leaves signals to its caller.
+
+    Its own way is to raise a signal anew once it has served, which would end the process before the node has stopped.
+    """
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Capture nothing."""
+        yield
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -5,10 +5,11 @@ What does not fit into the bounded queue is dropped and counted in ``dropped``, 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import BinaryIO, Final
+from typing import Final
 
 QUEUED_MAX: Final = 2_000
 """Batches of lines that wait; one batch is one commit's attempts or one rare line."""
@@ -17,10 +18,13 @@ Batch = Callable[[], bytes]
 
 
 class LineSink:
-    """Takes batches (encoded only in its thread) and writes them in order."""
+    """Takes batches (encoded only in its thread) and writes them in order to a file descriptor.
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
+    Not to a stream: its lock, held by a thread that waits for a stalled reader, would keep the process from ending.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
         self._batches: SimpleQueue[Batch | None] = SimpleQueue()
         self._broken = False
         self.dropped = 0
@@ -41,10 +45,10 @@ class LineSink:
 
     def _run(self) -> None:
         while (batch := self._batches.get()) is not None:
+            left = memoryview(batch())
             try:
-                self._stream.write(batch())
-                if self._batches.empty():
-                    self._stream.flush()
-            except (BrokenPipeError, ValueError):
-                self._broken = True  # nobody reads any more; the work itself goes on
+                while left:
+                    left = left[os.write(self._descriptor, left) :]
+            except OSError:
+                self._broken = True  # nobody reads any more, or nothing fits; the work itself goes on
                 return

@@ -52,6 +52,7 @@ class Node:
         self._writer: Writer | None = None
         self._services: Services | None = None
         self._lag_watch: asyncio.Task[None] | None = None
+        self._stopping_since: float | None = None
 
     @property
     def services(self) -> Services:
@@ -91,17 +92,26 @@ class Node:
             options=self._options(), counters=self.telemetry,
         )  # fmt: skip
 
+    def stop_sending(self) -> None:
+        """Begin to stop: no request starts any more; those under way have ``DRAIN_S`` from now on."""
+        if self._stopping_since is None:
+            self._stopping_since = self.clock.monotonic()
+            if self._engine is not None:
+                self._engine.stop_sending()
+
     async def stop(self) -> int:
         """Finish what is in flight (≤ 30 s), store all results, give the database up; requests cut off are given."""
+        self.stop_sending()
         cut_off = 0
         if self._lag_watch is not None:
             self._lag_watch.cancel()
+        if self._engine is not None and self._stopping_since is not None:
+            passed_s = self.clock.monotonic() - self._stopping_since
+            cut_off = await self._engine.drain(max(0.0, DRAIN_S - passed_s))
         if self._services is not None:
             await self._services.auth.close()
         if self._housekeeping is not None:
             await self._housekeeping.stop()
-        if self._engine is not None:
-            cut_off = await self._engine.drain(DRAIN_S)
         if self._writer is not None:
             await self._writer.stop()
         if self._transport is not None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import signal
 import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import uvicorn
 import uvloop
 
 from ackpost import __version__
@@ -17,7 +18,7 @@ from ackpost.api.app import create_app
 from ackpost.config import Settings, summary
 from ackpost.errors import AckpostError
 from ackpost.wiring import keys
-from ackpost.wiring.http_server import bind, uvicorn_config
+from ackpost.wiring.http_server import QuietServer, bind, uvicorn_config
 from ackpost.wiring.lines import LineSink
 from ackpost.wiring.logs import NodeTelemetry
 from ackpost.wiring.node import Node
@@ -36,55 +37,77 @@ def serve(settings: Settings, *, ready: Ready | None = None) -> None:
 
 
 async def run(settings: Settings, *, ready: Ready | None = None) -> None:
-    """See ``serve``; inside a running loop."""
+    """See ``serve``; inside a running loop of the main thread."""
     listener = bind(settings.host, settings.port)
     port = int(listener.getsockname()[1])
-    key = keys.dev_key(SystemEntropy()) if settings.dev and settings.operator_key is None else settings.operator_key
-    settings = replace(settings, port=port)
-    sink = LineSink(sys.stdout.buffer)
-    telemetry = NodeTelemetry(sink, SystemClock(), log_format=settings.log_format, log_level=settings.log_level)
-    node = Node(settings, telemetry, port=port)
+    sink = LineSink(sys.stdout.fileno())
     try:
-        await _run_node(node, server=_Server(listener), key=key, ready=ready)
+        key = keys.dev_key(SystemEntropy()) if settings.dev and settings.operator_key is None else settings.operator_key
+        settings = replace(settings, port=port)
+        telemetry = NodeTelemetry(sink, SystemClock(), log_format=settings.log_format, log_level=settings.log_level)
+        node = Node(settings, telemetry, port=port)
+        await _run_node(node, end=_End(node), listener=listener, key=key, ready=ready)
     finally:
         listener.close()
         sink.close()
 
 
-class _Server:
-    """uvicorn on a listener that is bound already."""
+class _End:
+    """Why and when serving ends: a signal, or an engine that cannot go on. Both may come before serving began."""
 
-    def __init__(self, listener: socket.socket) -> None:
-        self.listener = listener
-        self.uvicorn: uvicorn.Server | None = None
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._asked = False
+        self._server: QuietServer | None = None
         self.fatal: BaseException | None = None
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
 
-    def stop(self, error: BaseException) -> None:
-        """End serving: the engine cannot go on."""
-        self.fatal = error
-        if self.uvicorn is not None:
-            self.uvicorn.should_exit = True
+    async def serve(self, server: QuietServer, listener: socket.socket) -> None:
+        """Serve until the end was asked for."""
+        self._server = server
+        if not self._asked:
+            await server.serve(sockets=[listener])
+
+    def on_fatal(self, error: BaseException) -> None:
+        """The engine cannot go on."""
+        self.fatal = self.fatal or error
+        self._ask()
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        """Stop without losing anything; who presses Ctrl-C again does not want to wait for that."""
+        self._ask()
+        if number == signal.SIGINT:
+            asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+
+    def _ask(self) -> None:
+        self._asked = True
+        self._node.stop_sending()
+        if self._server is not None:
+            self._server.should_exit = True
 
 
-async def _run_node(node: Node, *, server: _Server, key: str | None, ready: Ready | None) -> None:
+async def _run_node(node: Node, *, end: _End, listener: socket.socket, key: str | None, ready: Ready | None) -> None:
     settings, telemetry = node.settings, node.telemetry
     try:
-        await node.start(server.stop)
+        await node.start(end.on_fatal)
         made = await keys.ensure_operator_key(node.store, node.clock, node.entropy, key)
         shown = _hand_over(made, settings.database_path, telemetry) if made else (key if settings.dev else None)
         url = f"http://{_in_url(settings.host)}:{settings.port}"
         telemetry.note("server.started", version=__version__, url=url, node=node.name, **_settings_shown(settings))
-        server.uvicorn = uvicorn.Server(uvicorn_config(create_app(node.services)))
+        server = QuietServer(uvicorn_config(create_app(node.services)))
         gc.collect()
         gc.freeze()
         if ready is not None:
             ready(url, shown)
-        await server.uvicorn.serve(sockets=[server.listener])
+        await end.serve(server, listener)
     finally:
         cut_off = await node.stop()
         telemetry.note("server.stopped", cut_off=cut_off)
-    if server.fatal is not None:
-        raise AckpostError(f"the server had to stop: {server.fatal}") from server.fatal
+    if end.fatal is not None:
+        raise AckpostError(f"the server had to stop: {end.fatal}") from end.fatal
 
 
 def _hand_over(key: str, database: Path, telemetry: NodeTelemetry) -> str | None:
