@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 from ackpost.ports.store import Store
+from ackpost.store.sqlite import SqliteStore
 from ackpost.testing.reference import ReferenceStore, State
+from ackpost.testing.reference.state import SALT
 from ackpost.testing.store_contract import StoreHarness
 
 
@@ -25,4 +30,41 @@ class ReferenceHarness:
         """Nothing is left behind by memory."""
 
 
-HARNESSES: tuple[type[StoreHarness], ...] = (ReferenceHarness,)
+class SqliteHarness:
+    """SQLite with its threads, or inline as the simulation runs it."""
+
+    name = "sqlite"
+    is_inline = False
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="ackpost-store-")
+        self._count = 0
+
+    def make(self, *, scan_rows_max: int = 10_000) -> Store:
+        """A store in a new file."""
+        self._count += 1
+        path = Path(self._folder.name) / f"{self._count}.db"
+        return SqliteStore(str(path), inline=self.is_inline, salt=SALT, scan_rows_max=scan_rows_max)
+
+    def reopen(self, store: Store) -> Store:
+        """Another machine's store over the same file: no lock of the operating system stands in for the lease."""
+        assert isinstance(store, SqliteStore)
+        self._count += 1
+        store._lock.release()
+        other = SqliteStore(store.path, inline=self.is_inline)
+        other._host = f"machine-{self._count}"
+        return other
+
+    async def dispose(self, store: Store) -> None:
+        """End the threads; the files go with the harness."""
+        await store.close()
+
+
+class InlineSqliteHarness(SqliteHarness):
+    """SQLite on the calling thread."""
+
+    name = "sqlite-inline"
+    is_inline = True
+
+
+HARNESSES: tuple[type[StoreHarness], ...] = (ReferenceHarness, SqliteHarness)

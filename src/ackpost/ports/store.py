@@ -7,11 +7,12 @@ all tenants. All implementations pass ``ackpost.testing.store_contract``.
 Semantics all stores share
 ==========================
 
-Positions. ``next = max(last + 1, now_ms << 20)`` with the operation's ``now_ms``; ``last + 1`` where it has none. An
-accepted event with n deliveries takes p, its deliveries p+1 … p+n in the order of its targets; a duplicate takes none.
-All else takes one each. A refused operation takes none. Opening continues at a bound: whenever ``last`` passes it, the
-bound becomes ``((last >> 20) // 1000 + 1) * 1000 << 20``, and ``close`` sets it to ``last``; the next ``open`` sets
-``last`` to the bound. The first open makes tenant ``default`` (position by its ``now_ms``, routing version 1).
+Positions. ``next = max(last + 1, now_ms << 20)`` with the operation's ``now_ms`` (CreateJob: its ``created_at_ms``);
+``last + 1`` where it has none. An accepted event with n deliveries takes p, its deliveries p+1 … p+n in the order of
+its targets; a duplicate takes none. All else takes one each. A refused operation takes none. Opening continues at a
+bound: whenever ``last`` passes it, the bound becomes ``((last >> 20) // 1000 + 1) * 1000 << 20``, and ``close`` sets it
+to ``last``; the next ``open`` sets ``last`` to the bound. The first open makes tenant ``default`` (position by its
+``now_ms``, routing version 1).
 
 Ownership. ``open`` gives incarnation + 1 (first: 1) and a lease to ``now_ms + lease_ms``; StoreLocked while another
 node's lease is live (the same node may take over at once: it restarted). ``close`` gives the lease up. ``commit`` of a

@@ -33,7 +33,7 @@ def create_job(state: State, op: CreateJob) -> JobSaved:
         matching = dead_letters(state, op.job.tenant, selector)
         total = len(matching) if selector.ids is None else len(set(selector.ids))
     job = msgspec.structs.replace(
-        copy.deepcopy(op.job), position=state.allocate(1, None), state="queued", total=total, cursor=0
+        copy.deepcopy(op.job), position=state.allocate(1, op.job.created_at_ms), state="queued", total=total, cursor=0
     )
     state.jobs[job.position] = job
     return JobSaved(copy.deepcopy(job))

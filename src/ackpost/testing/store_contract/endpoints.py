@@ -25,7 +25,7 @@ from ackpost.ports.operations import (
     StepJob,
 )
 from ackpost.ports.store import Page
-from ackpost.testing.store_contract.world import BY_KEY, HOLD, World
+from ackpost.testing.store_contract.world import BY_KEY, HOLD, World, target_of
 
 
 async def _replace(world: World, endpoint: Endpoint, **fields: Any) -> EndpointSaved:
@@ -271,6 +271,15 @@ async def check_disabling_ends_what_was_pending(world: World) -> None:
     assert await world.due(endpoint) == []
     assert len(await world.due(other)) == 6
     assert (await world.endpoint_now(endpoint)).rev == rev + 3
+
+
+async def check_disabling_spares_what_comes_later(world: World) -> None:
+    """A test sent to a disabled endpoint is not ended by the job that was made before it."""
+    endpoint = await world.endpoint()
+    job = (await world.set_state(endpoint, "disable")).job
+    test = await world.one("ackpost.test", targets=(target_of(endpoint),), trigger="test")
+    assert (await world.run_job(job)).done == 0
+    assert [ref.event for ref in await world.due(endpoint)] == [test.position]
 
 
 async def check_enabling_cancels_the_rest(world: World) -> None:

@@ -24,6 +24,7 @@ async def _walk(read: Reader, page: Page) -> list[int]:
         assert len(rows) <= page.limit
         if not rows:
             return seen
+        assert not set(seen).intersection(row.position for row in rows), "rows came twice"
         seen += [row.position for row in rows]
         page = Page(page.limit, seen[-1], page.ascending, page.since_ms, page.until_ms)
 
@@ -225,6 +226,7 @@ async def check_scan_bound_gives_a_cursor(world: World) -> None:
             cuts, page = 0, Page(2, None, ascending)
             while True:
                 rows, cut = await read(page)
+                assert not set(found).intersection(row.position for row in rows), "rows came twice"
                 found += [row.position for row in rows]
                 cuts += cut is not None
                 if cut is None and len(rows) < page.limit:
@@ -324,7 +326,8 @@ async def check_work_is_found(world: World) -> None:
         Work(second.position, world.tenant, 2, world.now_ms),
     ]
     assert await world.store.scan_work(after_endpoint=0, limit=10) == works
-    assert await world.store.scan_work(after_endpoint=0, limit=1) == works[:2], "limit counts endpoints"
+    assert await world.store.scan_work(after_endpoint=0, limit=1) == works[:2]
+    assert await world.store.scan_work(after_endpoint=0, limit=2) == works, "limit counts endpoints"
     assert await world.store.scan_work(after_endpoint=first.position, limit=10) == works[2:]
     assert await world.store.scan_work(after_endpoint=second.position, limit=10) == []
     assert await world.due(idle) == []
@@ -347,7 +350,9 @@ async def check_windows_go_by_due_time(world: World) -> None:
     window = await load(endpoint.position, 1, after=None, limit=1)
     while len(window) < 4:
         last = window[-1]
-        window += await load(endpoint.position, 1, after=(last.due_ms, last.position), limit=1)
+        more = await load(endpoint.position, 1, after=(last.due_ms, last.position), limit=1)
+        assert len(more) == 1, "the window ended early"
+        window += more
     assert [ref.position for ref in window] == expected
     first = [ref.position for ref in await load(endpoint.position, 0, after=None, limit=9)]
     assert first == [ref.position for ref in refs[4:]]
