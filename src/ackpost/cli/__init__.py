@@ -10,7 +10,7 @@ EXTRA_MISSING = "This command needs the server's dependencies: pip install 'ackp
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
-        from ackpost.cli.app import run  # noqa: PLC0415 - a base install has none of what this imports
+        from ackpost.cli.commands import run  # noqa: PLC0415 - a base install has none of what this imports
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.partition(".")[0] == "ackpost":
             raise

@@ -43,10 +43,10 @@ def _greet(url: str, key: str | None) -> None:
     """Say where it is and print a curl that works."""
     lines = [f"Ackpost listens on {url}   docs: {url}/docs"]
     if key is not None:
+        event = '{"type":"hello.world","data":{"n":1}}'
         lines += [
             f"Operator key: {key}",
             "Try:",
-            f"  curl {url}/v1/events -H 'Authorization: Bearer {key}' "
-            """-d '{"type":"hello.world","data":{"n":1}}'""",
+            f"  curl {url}/v1/events -H 'Authorization: Bearer {key}' -d '{event}'",
         ]
     print("\n".join(lines), file=sys.stderr, flush=True)
