@@ -76,6 +76,8 @@ def _remove_keys(ledger: Ledger, before: int, rows_max: int) -> tuple[int, bool]
     A row whose events are still there keeps their key's name, and counts from the beginning.
     """
     after = ledger.keys_looked_at
+    sql = "SELECT id FROM key_state WHERE id > ? AND id < ? ORDER BY id LIMIT 1 OFFSET ?"
+    last = ledger.one(sql, (after, before, SCAN_ROWS_MAX - 1))
     rows = ledger.all(OLD_KEYS, (after, before, SCAN_ROWS_MAX, rows_max))
     old = integers([row[0] for row in rows])
     ledger.execute(
@@ -86,8 +88,6 @@ def _remove_keys(ledger: Ledger, before: int, rows_max: int) -> tuple[int, bool]
     ledger.execute("UPDATE key_state SET last_sequence = 0 WHERE id IN (SELECT value FROM carray(?))", (old,))
     if len(rows) == rows_max:
         return sum(row[1] for row in rows), False
-    sql = "SELECT id FROM key_state WHERE id > ? AND id < ? ORDER BY id LIMIT 1 OFFSET ?"
-    last = ledger.one(sql, (after, before, SCAN_ROWS_MAX - 1))
     ledger.keys_looked_at = 0 if last is None else last[0]
     return sum(row[1] for row in rows), last is not None
 
@@ -125,6 +125,8 @@ def _remove_events(ledger: Ledger, before: int, rows_max: int) -> tuple[int, int
     Gives events, deliveries, and whether the step ended before it knew of an end.
     """
     after = ledger.events_looked_at
+    sql = "SELECT position FROM event WHERE position > ? AND position < ? ORDER BY position LIMIT 1 OFFSET ?"
+    last = ledger.one(sql, (after, before, SCAN_ROWS_MAX - 1))
     rows = ledger.all(FREE_EVENTS, (after, before, SCAN_ROWS_MAX, rows_max))
     taken, fanout = 0, 0
     while taken < len(rows) and (not taken or fanout + rows[taken][1] <= _DELIVERIES_MAX):
@@ -133,8 +135,6 @@ def _remove_events(ledger: Ledger, before: int, rows_max: int) -> tuple[int, int
     deliveries = _remove_whole(ledger, [row[0] for row in rows[:taken]])
     if taken < len(rows) or len(rows) == rows_max:
         return taken, deliveries, taken < len(rows)
-    sql = "SELECT position FROM event WHERE position > ? AND position < ? ORDER BY position LIMIT 1 OFFSET ?"
-    last = ledger.one(sql, (after, before, SCAN_ROWS_MAX - 1))
     ledger.events_looked_at = 0 if last is None else last[0]
     return taken, deliveries, last is not None
 

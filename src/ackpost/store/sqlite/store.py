@@ -9,11 +9,11 @@ from typing import Final, TypeVar
 import apsw
 
 from ackpost.core.model import Tenant
-from ackpost.errors import RequestError, StoreError
+from ackpost.errors import RequestError, StoreCorrupt, StoreError
 from ackpost.ports.operations import Operation, Repeated, Result
 from ackpost.store.sqlite.commit import apply
 from ackpost.store.sqlite.connection import PAGE_BYTES, WAL_BYTES_MAX, open_checkpointer, open_reader, open_writer
-from ackpost.store.sqlite.faults import mapped
+from ackpost.store.sqlite.faults import mapped, store_error
 from ackpost.store.sqlite.lease import FileLock, check_owner, machine, release_lease, take_lease
 from ackpost.store.sqlite.ledger import Ledger
 from ackpost.store.sqlite.reads import Reads
@@ -30,6 +30,7 @@ _READERS: Final = 2
 # for one that lets it begin at the front again.
 _CHECKPOINT_PAGES: Final = 4 * 1024 * 1024 // PAGE_BYTES
 _RESTART_PAGES: Final = WAL_BYTES_MAX // 2 // PAGE_BYTES
+_STUCK_PAGES: Final = 2 * WAL_BYTES_MAX // PAGE_BYTES
 
 
 class SqliteStore(Reads):
@@ -57,6 +58,7 @@ class SqliteStore(Reads):
         self._checkpointer: Checkpointer | None = None
         self._checkpoint_connection: apsw.Connection | None = None
         self._gate = threading.Lock()
+        self._checkpoint_fault: StoreError | None = None
         self._wal_pages = 0
         self._nudge_pages = _CHECKPOINT_PAGES
 
@@ -164,6 +166,8 @@ class SqliteStore(Reads):
         ledger = self._ledger
         if ledger is None:
             raise StoreError(f"The database {self.path} is not open.")
+        if self._checkpoint_fault is not None:
+            self._refuse_if_stuck(self._checkpoint_fault)
         connection, mark = ledger.connection, ledger.mark()
         with mapped(self.path, connection), self._gate:
             connection.execute("BEGIN IMMEDIATE")
@@ -196,7 +200,8 @@ class SqliteStore(Reads):
     def _checkpoint(self) -> None:
         """Copy the log into the database while the writer goes on; if it is long, hold the writer for the rest.
 
-        A reader that looks at an old state keeps the log long until it ends; then the next try succeeds.
+        A reader that looks at an old state keeps the log long until it ends; then the next try succeeds. So does one
+        after any other fault; what was committed is safe in the log meanwhile.
         """
         connection = self._checkpoint_connection
         assert connection is not None
@@ -207,6 +212,17 @@ class SqliteStore(Reads):
                     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except (apsw.BusyError, apsw.LockedError):
             return
+        except apsw.Error as error:
+            self._checkpoint_fault = store_error(error, self.path, connection.system_errno)
+            return
+        self._checkpoint_fault = None
+
+    def _refuse_if_stuck(self, fault: StoreError) -> None:
+        """Raise a checkpoint's fault when the log has become too long, or the database is damaged; and try again."""
+        if self._checkpointer is not None:
+            self._checkpointer.nudge()
+        if isinstance(fault, StoreCorrupt) or self._wal_pages >= _STUCK_PAGES:
+            raise fault
 
     # ---- reads
 
