@@ -114,12 +114,12 @@ def test_unknown_paths_and_methods_are_problems() -> None:
         answer = await world.get("/v2/events")
         assert (answer.status, answer.code) == (404, "not_found")
         for method, path, allow in (
-            ("DELETE", "/v1/events", "GET, POST"),
-            ("OPTIONS", "/v1/events", "GET, POST"),
+            ("DELETE", "/v1/events", "GET, HEAD, POST"),
+            ("OPTIONS", "/v1/events", "GET, HEAD, POST"),
             ("GET", "/v1/events/batch/x", "404"),
-            ("PATCH", "/healthz", "GET"),
-            ("OPTIONS", "/v1/tenants/x", "DELETE, GET, PATCH, PUT"),
-            ("TRACE", "/healthz", "GET"),
+            ("PATCH", "/healthz", "GET, HEAD"),
+            ("OPTIONS", "/v1/tenants/x", "DELETE, GET, HEAD, PATCH, PUT"),
+            ("TRACE", "/healthz", "GET, HEAD"),
         ):
             answer = await world.call(method, path)
             if allow == "404":

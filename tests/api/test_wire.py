@@ -74,6 +74,21 @@ def test_a_publish_over_a_socket() -> None:
     run(test)
 
 
+def test_head_is_get_without_a_body() -> None:
+    """Load balancers ask like this."""
+
+    async def test(world: World) -> None:
+        async with served(world) as port:
+            for path in (b"/healthz", b"/v1/events"):
+                asked = b"HEAD " + path + b" HTTP/1.1\r\n" + HEAD + b"Connection: close\r\n\r\n"
+                status, answer = await exchange(port, asked)
+                head, _, body = answer.partition(b"\r\n\r\n")
+                assert (status, body) == (200, b"")
+                assert b"content-length: " in head
+
+    run(test)
+
+
 def test_a_large_body_is_refused_before_it_is_sent() -> None:
     """Announced: at once. Endless in chunks: after the limit; then the connection is closed (S43)."""
 

@@ -40,6 +40,9 @@ class App:
                 if hot is not None:
                     await hot(scope, receive, send)
                     return
+            elif scope["method"] == "HEAD":
+                # As GET; the server leaves the body out of its answer.
+                scope = {**scope, "method": "GET"}
             try:
                 await self.litestar(scope, receive, secured(send))
             except ClientGone:

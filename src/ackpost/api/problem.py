@@ -131,6 +131,8 @@ def _allowed(request: StrictRequest, error: Exception) -> str:
     methods = {method for method in known.split(", ") if method and method != "OPTIONS"}
     if request.scope["path"] in request.app.state[HOT_PATHS_KEY]:
         methods.add("POST")
+    if "GET" in methods:
+        methods.add("HEAD")
     return ", ".join(sorted(methods))
 
 
@@ -140,7 +142,7 @@ def note_failure(services: Services, error: Exception, method: str, path: str) -
         return
     name = "api.store_trouble" if isinstance(error, StoreError) else "api.internal_error"
     frames = "".join(traceback.format_tb(error.__traceback__)[-12:])
-    services.note(name, method=method, path=path, error=type(error).__name__, frames=frames)
+    services.counters.note(name, method=method, path=path, error=type(error).__name__, frames=frames)
 
 
 def _refusal(status: int, code: str, detail: str, *, retry_after_s: int | None = None) -> RequestError:

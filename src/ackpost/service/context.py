@@ -10,7 +10,6 @@ from ackpost.ports.clock import Clock, Entropy
 from ackpost.ports.commit import Committer
 from ackpost.ports.engine import EngineView
 from ackpost.ports.store import Store
-from ackpost.ports.telemetry import Telemetry
 from ackpost.service.api_keys import ApiKeys
 from ackpost.service.auth import Authenticator
 from ackpost.service.dead_letters import DeadLetterService
@@ -65,7 +64,6 @@ class Services:
     entropy: Entropy
     options: Options = field(default_factory=Options)
     counters: Counters = field(default_factory=Counters)
-    telemetry: Telemetry | None = None
     auth: Authenticator = field(init=False)
     tenants: TenantDirectory = field(init=False)
     router: Router = field(init=False)
@@ -102,7 +100,3 @@ class Services:
         self.dead_letters = DeadLetterService(self)
         self.jobs = JobService(self)
         self.stats = StatsService(self)
-
-    def note(self, name: str, **fields: object) -> None:
-        """Tell of a rare operational fact: to the log where there is one, else it is only counted."""
-        (self.telemetry or self.counters).note(name, **fields)

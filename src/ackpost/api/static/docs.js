@@ -2,7 +2,7 @@
 
 // Renders openapi.json. Everything is put in as text, never as markup.
 
-const METHODS = ["get", "post", "put", "patch", "delete"];
+const METHODS = ["post", "get", "put", "patch", "delete"];
 let description;
 
 function element(tag, attributes, ...children) {
@@ -256,7 +256,7 @@ function render() {
   const main = document.getElementById("content");
   document.getElementById("version").textContent = description.info.version;
   main.replaceChildren(element("h1", {}, description.info.title + " API"), ...paragraphs(description.info.description),
-    element("p", {}, "The description for programs: ", element("a", { href: "openapi.json" }, "openapi.json")));
+    element("p", {}, "The description for programs: ", element("a", { href: "/openapi.json" }, "openapi.json")));
   tagSections(links, main);
   webhookSection(links, main);
   schemaSection(links, main);
@@ -265,7 +265,7 @@ function render() {
   openTarget();
 }
 
-fetch("openapi.json")
+fetch("/openapi.json")
   .then((answer) => {
     if (!answer.ok) throw new Error("status " + answer.status);
     return answer.json();
