@@ -105,6 +105,27 @@ def test_keys_without_sight_of_data_get_no_response_bodies() -> None:
     run(scenario)
 
 
+def test_a_blocked_target_tells_tenants_nothing_of_the_network() -> None:
+    """The same words whatever the address is; the operator sees rule and address (case S24)."""
+
+    async def scenario(world: World) -> None:
+        delivery = await one(world)
+        (row,) = await world.pending()
+        detail = "10.1.2.3 is private (10.0.0.0/8); the operator opens a range with --allow-target"
+        await world.attempted(row, "retry", Outcome("blocked_target", detail=detail, remote_ip="10.1.2.3"))
+        paths = [f"/v1/deliveries/{delivery}", f"/v1/deliveries/{delivery}/attempts", "/v1/endpoints/e/attempts"]
+        for path in [*paths, "/v1/endpoints/e/health"]:
+            for role in ("admin", "reader", "publisher"):
+                answer = await world.get(path, key=role)
+                assert b"blocked_target" in answer.body, path
+                assert b"10.1.2.3" not in answer.body, path
+                assert b"private" not in answer.body, path
+            seen = await world.get(path, key="operator")
+            assert detail.encode() in seen.body, path
+
+    run(scenario)
+
+
 def test_a_redelivery_starts_a_new_round_and_numbers_go_on() -> None:
     """With its own trigger; the automatic budget begins anew (case A081)."""
 

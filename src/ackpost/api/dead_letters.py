@@ -81,9 +81,7 @@ async def get_dead_letter(call: Call, delivery: FromPath[str]) -> WholeDeadLette
     letter, event = await call.services.dead_letters.get(call.tenant, position)
     attempts = await call.services.deliveries.newest_attempts(call.tenant, position, Page(limit=ATTEMPTS_SHOWN_MAX))
     names = await call.services.tenants.names([letter.delivery.tenant])
-    return whole_dead_letter_view(
-        letter, event, attempts, names[letter.delivery.tenant], call.salt, with_data=call.principal.sees_data
-    )
+    return whole_dead_letter_view(letter, event, attempts, names[letter.delivery.tenant], call.salt, call.principal)
 
 
 @post(

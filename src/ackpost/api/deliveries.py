@@ -8,7 +8,7 @@ from litestar import get, post
 from litestar.params import FromPath, JSONBody, QueryParameter
 from litestar.types import ControllerRouterHandler
 
-from ackpost.api.delivery_views import AttemptView, DeliveryView, attempt_view, delivery_view
+from ackpost.api.delivery_views import AttemptView, DeliveryView, attempt_brief, attempt_view, delivery_view
 from ackpost.api.events import DeliveryIds, delivery_ids, endpoint_position, patterns_of
 from ackpost.api.guards import Call
 from ackpost.api.inputs import NoFields, path_id
@@ -79,7 +79,8 @@ async def get_delivery(call: Call, delivery: FromPath[str]) -> DeliveryView:
     shown = await call.services.deliveries.get(call.tenant, position)
     attempts = await call.services.deliveries.newest_attempts(call.tenant, position, Page(limit=ATTEMPTS_SHOWN_MAX))
     names = await call.services.tenants.names([shown.delivery.tenant])
-    return delivery_view(shown, names[shown.delivery.tenant], call.salt, attempts)
+    briefs = [attempt_brief(attempt, call.salt, call.principal) for attempt in attempts]
+    return delivery_view(shown, names[shown.delivery.tenant], call.salt, briefs)
 
 
 @get("/v1/deliveries/{delivery:str}/attempts", roles=READERS, tenants="any", tags=_TAGS, summary="List its attempts")
@@ -89,7 +90,7 @@ async def delivery_attempts(call: Call, delivery: FromPath[str], page: PageQuery
     return page.listing(
         rows,
         lambda row: row.attempt.position,
-        lambda row: attempt_view(row, call.salt, with_body=call.principal.sees_data),
+        lambda row: attempt_view(row, call.salt, call.principal),
     )
 
 
@@ -100,7 +101,7 @@ async def get_attempt(call: Call, attempt: FromPath[str]) -> AttemptView:
     if positions is None:
         raise NotFound("There is no such attempt.")
     shown = await call.services.deliveries.attempt(call.tenant, positions[1], positions[0])
-    return attempt_view(shown, call.salt, with_body=call.principal.sees_data)
+    return attempt_view(shown, call.salt, call.principal)
 
 
 @post("/v1/deliveries/{delivery:str}/redeliver", roles=MANAGERS, status_code=202, tags=_TAGS, summary="Redeliver")

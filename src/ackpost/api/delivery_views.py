@@ -11,13 +11,15 @@ import ackpost
 from ackpost.api.views import time_text
 from ackpost.core import ids
 from ackpost.core.model import DeliveryStatus, Event, HeldBy, Trigger
-from ackpost.core.outcome import DELIVERED
+from ackpost.core.outcome import BLOCKED_TARGET, DELIVERED
 from ackpost.core.times import rfc3339_ms
 from ackpost.core.view_state import mask_headers, request_headers
+from ackpost.service.auth import Principal
 from ackpost.service.dead_letters import DeadLetter
 from ackpost.service.deliveries import ShownAttempt, ShownDelivery
 
 USER_AGENT: Final = f"Ackpost/{ackpost.__version__}"
+BLOCKED_DETAIL: Final = "The address must not be called; the operator opens a range with --allow-target."
 
 
 class PhasesView(msgspec.Struct):
@@ -109,13 +111,13 @@ class WholeDeadLetterView(DeadLetterView, kw_only=True):
     data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-def attempt_brief(shown: ShownAttempt, salt: int) -> AttemptBrief:
+def attempt_brief(shown: ShownAttempt, salt: int, viewer: Principal) -> AttemptBrief:
     """Show an attempt in short."""
-    return AttemptBrief(**_brief_fields(shown, salt))
+    return AttemptBrief(**_brief_fields(shown, salt, viewer))
 
 
-def attempt_view(shown: ShownAttempt, salt: int, *, with_body: bool) -> AttemptView:
-    """Show an attempt; ``with_body``: the caller may see what the endpoint answered."""
+def attempt_view(shown: ShownAttempt, salt: int, viewer: Principal) -> AttemptView:
+    """Show an attempt; what the endpoint answered is for those who may see data."""
     attempt, version = shown.attempt, shown.version
     event_id = ids.public_id(ids.EVENT, attempt.event, salt)
     sent = (
@@ -124,18 +126,22 @@ def attempt_view(shown: ShownAttempt, salt: int, *, with_body: bool) -> AttemptV
         else request_headers(version, attempt, event_id=event_id, sequence=shown.sequence, user_agent=USER_AGENT)
     )
     return AttemptView(
-        **_brief_fields(shown, salt),
+        **_brief_fields(shown, salt, viewer),
         request_headers=sent,
         response_headers=mask_headers(attempt.response_headers),
-        response_body=attempt.response_body.decode("utf-8", "replace") if with_body else None,
+        response_body=attempt.response_body.decode("utf-8", "replace") if viewer.sees_data else None,
         truncated=attempt.truncated,
     )
 
 
-def _brief_fields(shown: ShownAttempt, salt: int) -> dict[str, Any]:
+def _brief_fields(shown: ShownAttempt, salt: int, viewer: Principal) -> dict[str, Any]:
     attempt = shown.attempt
     delivered = attempt.code == DELIVERED
     detail = ": ".join(part for part in (attempt.phase, attempt.detail) if part)
+    remote_ip = attempt.remote_ip
+    if attempt.code == BLOCKED_TARGET and viewer.role != "operator":
+        # Which internal address a name has is nobody's business who does not run the network (case S24).
+        detail, remote_ip = BLOCKED_DETAIL, None
     return {
         "id": ids.attempt_id(attempt.position, attempt.delivery),
         "delivery_id": ids.public_id(ids.DELIVERY, attempt.delivery, salt),
@@ -146,7 +152,7 @@ def _brief_fields(shown: ShownAttempt, salt: int) -> dict[str, Any]:
         "duration_ms": round(attempt.duration_ms, 1),
         "phases_ms": PhasesView(*(round(phase_ms, 1) for phase_ms in attempt.phases_ms)),
         "url": None if shown.version is None else shown.version.url,
-        "remote_ip": attempt.remote_ip,
+        "remote_ip": remote_ip,
         "outcome": "delivered" if delivered else "failed",
         "status_code": attempt.status_code,
         "error": None if delivered else attempt.code,
@@ -157,7 +163,7 @@ def _brief_fields(shown: ShownAttempt, salt: int) -> dict[str, Any]:
 
 
 def delivery_view(
-    shown: ShownDelivery, tenant_uid: str, salt: int, attempts: Sequence[ShownAttempt] | None = None
+    shown: ShownDelivery, tenant_uid: str, salt: int, attempts: list[AttemptBrief] | None = None
 ) -> DeliveryView:
     """Show a delivery, with its attempts when one is asked for."""
     delivery = shown.delivery
@@ -180,7 +186,7 @@ def delivery_view(
         last_error=delivery.last_error,
     )
     if attempts is not None:
-        view.attempts = [attempt_brief(attempt, salt) for attempt in attempts]
+        view.attempts = attempts
     return view
 
 
@@ -195,16 +201,15 @@ def whole_dead_letter_view(
     attempts: Sequence[ShownAttempt],
     tenant_uid: str,
     salt: int,
-    *,
-    with_data: bool,
+    viewer: Principal,
 ) -> WholeDeadLetterView:
-    """Show one dead letter; ``with_data``: the caller may see data and answers."""
+    """Show one dead letter; the data is for those who may see it."""
     view = WholeDeadLetterView(
         **_letter_fields(letter, tenant_uid, salt),
         data_expired=event is None or event.data_expired,
-        attempts=[attempt_view(attempt, salt, with_body=with_data) for attempt in attempts],
+        attempts=[attempt_view(attempt, salt, viewer) for attempt in attempts],
     )
-    if with_data and event is not None and event.data is not None:
+    if viewer.sees_data and event is not None and event.data is not None:
         view.data = msgspec.Raw(event.data)
     return view
 

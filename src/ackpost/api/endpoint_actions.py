@@ -192,7 +192,7 @@ async def match_endpoint(call: Call, endpoint: EndpointName, data: JSONBody[Matc
 async def endpoint_health(call: Call, endpoint: EndpointName) -> HealthView:
     """Read how the endpoint does: circuit, backlog, success rate and latency of the last hour."""
     found = await call.services.endpoints.find(call.tenant, endpoint)
-    return health_view(found, await call.services.health.health(found), call.salt)
+    return health_view(found, await call.services.health.health(found), call.salt, call.principal)
 
 
 @get("/v1/endpoints/{endpoint:str}/attempts", roles=READERS, tenants="any", tags=_TAGS, summary="List attempts")
@@ -203,7 +203,7 @@ async def endpoint_attempts(call: Call, endpoint: EndpointName, page: PageQuery)
     return page.listing(
         rows,
         lambda row: row.attempt.position,
-        lambda row: attempt_view(row, call.salt, with_body=call.principal.sees_data),
+        lambda row: attempt_view(row, call.salt, call.principal),
     )
 
 
@@ -242,7 +242,7 @@ def _test_view(call: Call, sent: TestSent) -> TestSentView:
         ids.public_id(ids.EVENT, sent.event, call.salt), ids.public_id(ids.DELIVERY, sent.delivery, call.salt)
     )
     if sent.attempt is not None:
-        view.attempt = attempt_view(sent.attempt, call.salt, with_body=call.principal.sees_data)
+        view.attempt = attempt_view(sent.attempt, call.salt, call.principal)
     return view
 
 

@@ -14,6 +14,7 @@ from ackpost.core.model import CircuitName, Endpoint, EndpointState
 from ackpost.core.policy import Policy, effective_policy
 from ackpost.core.times import rfc3339_ms
 from ackpost.core.view_state import circuit_view, disable_at_ms, failing_since_ms
+from ackpost.service.auth import Principal
 from ackpost.service.endpoint_health import Health
 from ackpost.service.endpoint_secrets import ShownSecret, public_key
 
@@ -190,7 +191,7 @@ def secret_view(shown: ShownSecret) -> SecretView:
     return view
 
 
-def health_view(endpoint: Endpoint, health: Health, salt: int) -> HealthView:
+def health_view(endpoint: Endpoint, health: Health, salt: int, viewer: Principal) -> HealthView:
     """Show an endpoint's figures."""
     return HealthView(
         circuit=circuit_shown(endpoint),
@@ -200,5 +201,5 @@ def health_view(endpoint: Endpoint, health: Health, salt: int) -> HealthView:
         success_rate_1h=health.success_rate_1h,
         latency_ms=LatencyView(health.p50_ms, health.p99_ms),
         last_success_at=time_text(health.last_success_ms),
-        last_failure=None if health.last_failure is None else attempt_brief(health.last_failure, salt),
+        last_failure=None if health.last_failure is None else attempt_brief(health.last_failure, salt, viewer),
     )

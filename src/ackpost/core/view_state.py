@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 import msgspec
 
+from ackpost.core.decide import FAILING_AFTER_MS
 from ackpost.core.headers import MASK, masked
 from ackpost.core.model import Attempt, CircuitName, Delivery, Endpoint, EndpointVersion, HeldBy
 from ackpost.core.signing import masked_headers
-
-FAILING_AFTER_MS: Final = 24 * 3600 * 1000
-"""Failures only for this long make an endpoint a failing one (contract §5)."""
 
 
 class CircuitView(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from ackpost.core.model import Endpoint
-from ackpost.core.signing import public_key_of, unseal
+from ackpost.core.signing import SECRET_RANDOM_BYTES, public_key_of, unseal
 from ackpost.ports.operations import EndpointSaved, Idempotency, RotateSecret
 from ackpost.service.endpoints import make_secret
 from ackpost.service.results import settle
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 OVERLAP_S: Final = 86_400.0
 OVERLAP_S_MAX: Final = 30 * 86_400.0
-_RANDOM_BYTES: Final = 32
 
 
 class ShownSecret(msgspec.Struct):
@@ -52,7 +51,7 @@ class SecretService:
         Raises: InvalidInput, NotFound, Conflict (the Idempotency-Key was used for another call).
         """
         now_ms = self._clock.now_ms()
-        secret = make_secret(endpoint.signature, given, self._entropy.token(_RANDOM_BYTES), now_ms)
+        secret = make_secret(endpoint.signature, given, self._entropy.token(SECRET_RANDOM_BYTES), now_ms)
         operation = RotateSecret(endpoint.tenant, endpoint.position, secret, int(overlap_s * 1000), now_ms, idempotency)
         saved = await settle(self._committer, operation, EndpointSaved)
         return show_secret(saved.endpoint, now_ms)

@@ -11,7 +11,7 @@ from ackpost.core import ids
 from ackpost.core.addresses import AddressPolicy
 from ackpost.core.matching import MatchReason, match_reason, pattern_matches
 from ackpost.core.model import Endpoint, EndpointSecret
-from ackpost.core.signing import SIGNATURE_KINDS, new_secret, seal
+from ackpost.core.signing import SECRET_RANDOM_BYTES, SIGNATURE_KINDS, new_secret, seal
 from ackpost.errors import Conflict, FieldError, InvalidInput, NotFound, Unavailable
 from ackpost.ports.operations import CreateEndpoint, DeleteEndpoint, EndpointSaved, Idempotency, ReplaceEndpoint, Stale
 from ackpost.ports.store import Page
@@ -33,7 +33,6 @@ _TRIES_MAX: Final = 10
 """How often a change is applied anew before it gives up: each time somebody else changed the endpoint in between."""
 
 _SCAN_MAX: Final = 10_000
-_RANDOM_BYTES: Final = 32
 
 
 class EndpointFilter(msgspec.Struct):
@@ -187,7 +186,7 @@ class EndpointService:
         return Change(result.endpoint, duplicate_url=result.duplicate_url, job=result.job)
 
     def _secret(self, signature: str, given: str | None, now_ms: int) -> EndpointSecret:
-        return make_secret(signature, given, self._entropy.token(_RANDOM_BYTES), now_ms)
+        return make_secret(signature, given, self._entropy.token(SECRET_RANDOM_BYTES), now_ms)
 
     async def _default_format(self, tenant: int) -> str | None:
         found = await self._tenants.by_position(tenant)
