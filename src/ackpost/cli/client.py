@@ -33,12 +33,15 @@ class ApiFailed(AckpostError):
         self.status = status
         self.problem = problem
         self.retry_after_s = retry_after_s
-        errors = "; ".join(
-            f"{'.'.join(str(part) for part in one['loc'])}: {one['message']}" for one in problem.get("errors", ())
-        )
+        found = problem.get("errors", ())
+        errors = "; ".join(f"{'.'.join(str(part) for part in one['loc'])} {one['message']}" for one in found)
         detail = problem.get("detail", problem.get("title", "refused"))
+        if not errors or any(one["message"] in detail for one in found[:1]) and len(found) == 1:
+            text = detail
+        else:
+            text = f"{detail} ({errors})"
         code = f" {problem['code']}" if "code" in problem else ""
-        super().__init__(f"{status}{code}: {detail}{' (' + errors + ')' if errors else ''}")
+        super().__init__(f"{status}{code}: {text}")
 
 
 class ApiClient:

@@ -97,7 +97,7 @@ async def _listen(options: _Options, memory: Memory) -> None:
             if options.json_lines:
                 print(as_json(received), flush=True)
             else:
-                console.print(as_text(received), "")
+                console.print(as_text(received), end="\n\n")
         except BrokenPipeError:
             ended.set()
 

@@ -89,6 +89,7 @@ class _Batch(msgspec.Struct):
 
 def _publish_file(api: ApiClient, name: str, *, as_json: bool) -> None:
     accepted = known = deliveries = 0
+    shown = "standard input" if name == "-" else name
     run = SystemEntropy().token(16).hex()
     total = Path(name).stat().st_size if name != "-" and Path(name).is_file() else None
     with (
@@ -96,8 +97,8 @@ def _publish_file(api: ApiClient, name: str, *, as_json: bool) -> None:
         Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress,
     ):
         task = progress.add_task("publishing", total=total)
-        for batch in _batches(source, name):
-            answers = _publish_batch(api, batch, f"{run}-{batch.numbers[0]}", name)
+        for batch in _batches(source, shown):
+            answers = _publish_batch(api, batch, f"{run}-{batch.numbers[0]}", shown)
             accepted += len(answers)
             known += sum(one["duplicate"] for one in answers)
             deliveries += sum(one["deliveries"] for one in answers)

@@ -97,7 +97,7 @@ def as_text(received: Received) -> Text:
     """A few lines: what came, whether it may be trusted, what was answered, the body."""
     request = received.request
     text = Text(f"#{request.number} {rfc3339_ms(received.at_ms)[11:23]} ", style="bold")
-    text.append(plain(f"{request.method} {request.path}"), style="bold")
+    text.append(plain(f"{request.method} {request.path} {_type_of(request.body)}").rstrip(), style="bold")
     if received.answer:
         text.append(f" → {received.answer}", style="green" if received.answer.startswith("2") else "yellow")
     facts = [f"id {plain(received.event_id)}"] if received.event_id else []
@@ -115,6 +115,21 @@ def as_text(received: Received) -> Text:
         if name.lower() not in _DULL and not value.startswith("sha256="):
             text.append("\n   " + plain(f"{name}: {value}")[:_LINE_CHARS_MAX], style="dim")
     return text.append(_body_text(request.body))
+
+
+class _Named(msgspec.Struct):
+    """What formats call an event's type."""
+
+    type: str = ""
+    event: str = ""
+
+
+def _type_of(body: bytes) -> str:
+    try:
+        named = msgspec.json.decode(body, type=_Named)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+    return (named.type or named.event)[:_LINE_CHARS_MAX]
 
 
 def _body_text(body: bytes) -> str:

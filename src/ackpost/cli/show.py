@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 _WIDTH_UNBOUNDED: Final = 10_000
-_SHOWN_CHARS_MAX: Final = 2_000
+_SHOWN_CHARS_MAX: Final = 4_000
+_LINE_CHARS: Final = 80
 # What could move the cursor, recolour or reorder a terminal's text: endpoints and publishers choose some of it.
 _CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -21,8 +22,8 @@ _CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _INNER: Final[Mapping[str, Sequence[str]]] = {
     "deliveries": ("id", "endpoint_id", "status", "attempt_count", "next_attempt_at", "held_by", "last_error"),
     "attempts": ("number", "started_at", "trigger", "outcome", "status_code", "error", "duration_ms"),
-    "events": ("id", "duplicate", "sequence", "deliveries"),
 }
+_INNER_ONE: Final[Mapping[str, str]] = {"attempt": "attempts", "last_failure": "attempts"}
 
 
 def print_bytes(answer: bytes) -> None:
@@ -54,20 +55,21 @@ def _print_list(answer: dict[str, Any], columns: Sequence[str]) -> None:
 
 
 def _print_object(answer: dict[str, Any]) -> None:
-    inner = {
-        name: value
-        for name, value in answer.items()
-        if name in _INNER and value and isinstance(value, list) and isinstance(value[0], dict)
-    }
+    inner = {name: (_INNER[name], rows) for name in _INNER if (rows := _rows(answer.get(name)))}
+    inner |= {name: (_INNER[kind], rows) for name, kind in _INNER_ONE.items() if (rows := _rows([answer.get(name)]))}
     fields = Table.grid(padding=(0, 2))
     for name, value in answer.items():
         if name not in inner:
             fields.add_row(Text(name, style="dim"), Text(_long(value), overflow="fold"))
     console = _console()
     console.print(fields)
-    for name, rows in inner.items():
+    for name, (columns, rows) in inner.items():
         console.print(Text(f"\n{name}", style="bold"))
-        console.print(_table(rows, _INNER[name]))
+        console.print(_table(rows, columns))
+
+
+def _rows(value: Any) -> list[dict[str, Any]]:
+    return value if isinstance(value, list) and value and isinstance(value[0], dict) else []
 
 
 def _table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> Table:
@@ -100,11 +102,15 @@ def cell(value: Any) -> str:
 
 
 def _long(value: Any) -> str:
-    """Write a value with as many lines as it needs."""
-    nested = isinstance(value, dict | list) and len(json.dumps(value)) > 80
-    text = json.dumps(value, ensure_ascii=False, indent=2) if nested else cell(value)
-    lines = [plain(line) for line in text[:_SHOWN_CHARS_MAX].split("\n")]
-    return "\n".join(lines) + ("…" if len(text) > _SHOWN_CHARS_MAX else "")
+    """Write a value with as many lines as it needs: what is long goes member by member."""
+    if not isinstance(value, dict | list) or len(json.dumps(value)) <= _LINE_CHARS:
+        text = plain(cell(value))
+    elif isinstance(value, dict):
+        text = "\n".join(plain(f"{name}: {cell(one)}") for name, one in value.items())
+    else:
+        pairs = all(isinstance(one, list) and len(one) == 2 for one in value)
+        text = "\n".join(plain(": ".join(map(cell, one)) if pairs else cell(one)) for one in value)
+    return text[:_SHOWN_CHARS_MAX] + ("…" if len(text) > _SHOWN_CHARS_MAX else "")
 
 
 def plain(text: str) -> str:

@@ -65,4 +65,4 @@ def _percentile(ascending: Sequence[float], percent: int) -> float | None:
     """Nearest rank: the smallest value that at least ``percent`` of all do not exceed."""
     if not ascending:
         return None
-    return ascending[-(-len(ascending) * percent // 100) - 1]
+    return round(ascending[-(-len(ascending) * percent // 100) - 1], 2)
