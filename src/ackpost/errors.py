@@ -19,6 +19,7 @@
     ├── StoreError                  the store could not do its work
     │   ├── StoreFull               no space left (503 storage_full)
     │   ├── StoreBusy               passing; the same call may be repeated
+    │   ├── StoreOutcomeUnknown     went away during the commit: it may or may not be durable
     │   ├── StoreLocked             another server owns this database
     │   ├── StoreCorrupt            the database file is damaged
     │   └── SchemaMismatch          schema newer or older than this code
@@ -158,6 +159,10 @@ class StoreBusy(StoreError):
 
 class StoreFull(StoreError):
     """No space left where the database lies."""
+
+
+class StoreOutcomeUnknown(StoreError):
+    """The database went away during a commit: what was in it may or may not be durable."""
 
 
 class StoreLocked(StoreError):

@@ -77,15 +77,26 @@ class Dispatcher:
             self._hosts[host] = left
         else:
             del self._hosts[host]
-        waiters = self._host_waiters.get(host)
-        if waiters:
-            self.activate(waiters.popleft())
-            if not waiters:
-                del self._host_waiters[host]
-        if troubled and self._slot_waiters:
-            self.activate(self._slot_waiters.popleft())
+        self._wake_host_waiter(host)
+        if troubled:
+            self._wake_slot_waiter()
         self.activate(lane)
         self.kick()
+
+    def _wake_host_waiter(self, host: str) -> None:
+        waiters = self._host_waiters.get(host)
+        if waiters:
+            lane = waiters.popleft()
+            lane.host_waiting = False
+            self.activate(lane)
+            if not waiters:
+                del self._host_waiters[host]
+
+    def _wake_slot_waiter(self) -> None:
+        if self._slot_waiters:
+            lane = self._slot_waiters.popleft()
+            lane.slot_waiting = False
+            self.activate(lane)
 
     def close(self) -> None:
         """Forget all timers."""
@@ -114,17 +125,25 @@ class Dispatcher:
         host = "" if lane.builder is None else lane.builder.target.pool_key
         if self._hosts.get(host, 0) >= self._host_cap:
             lane.queued = False
-            self._host_waiters.setdefault(host, deque()).append(lane)
+            if not lane.host_waiting:
+                lane.host_waiting = True
+                self._host_waiters.setdefault(host, deque()).append(lane)
             return
-        if lane.troubled and self.troubled_in_flight >= self._slots // 2:
+        if lane.troubled and self.troubled_in_flight >= max(1, self._slots // 2):
             lane.queued = False
-            self._slot_waiters.append(lane)
+            if not lane.slot_waiting:
+                lane.slot_waiting = True
+                self._slot_waiters.append(lane)
             return
         ref = lane.take(now_ms)
         if ref is None:
             lane.queued = False
             if lane.wake_ms:
                 self._set_timer(lane, lane.wake_ms, now_ms)
+            # It may have been woken for a place that it does not use: the next one gets it.
+            self._wake_host_waiter(host)
+            if lane.troubled:
+                self._wake_slot_waiter()
             return
         self._send(lane, ref, now_ms)
         queue.append(lane)

@@ -16,7 +16,7 @@ import msgspec
 from ackpost.core import retry as retries
 from ackpost.core.decide import EndpointView, decide_after_attempt, decide_ending
 from ackpost.core.decision import Decision
-from ackpost.core.model import DeliveryRef, Endpoint
+from ackpost.core.model import FIRST, DeliveryRef, Endpoint
 from ackpost.core.outcome import Outcome
 from ackpost.engine.dispatcher import Dispatcher
 from ackpost.engine.lane import Budget, Lane
@@ -44,6 +44,11 @@ from ackpost.ports.transport import InFlight, Transport
 UNRECORDED_MAX: Final = 2000
 LANES_KEPT: Final = 2000
 AGE_CHECK_MS: Final = 1000
+SUSPECT_CRASHES: Final = 2
+"""What was in flight at so many crashes goes out alone, the last one's result being durable: one that kills the process
+takes no other with it a third time (rule E5). After one crash all go on at full speed: it may be anybody's."""
+NO_LEASE: Final = 1 << 62
+"""A lease that never ends, for an engine without housekeeping."""
 
 
 class EngineLimits(msgspec.Struct):
@@ -89,8 +94,10 @@ class Engine:
         self.budget = Budget()
         self._draining = False
         self._drained: asyncio.Event = asyncio.Event()
-        self._suspect_in_flight = 0
+        self._suspects: set[int] = set()
         self._fatal: str | None = None
+        self._lanes_kept = LANES_KEPT
+        self.lease_until_ms = NO_LEASE
         writer.observer = self
 
     # ------------------------------------------------------------ ports.engine.EngineView
@@ -146,7 +153,7 @@ class Engine:
         if view is not None and ref.trigger != "test":
             if view.endpoint.state != "enabled":
                 return
-            if self._fails_fast(view):
+            if self._fails_fast(view, ref):
                 self._end(lane, ref, "circuit_open")
                 return
         if ref.payload is not None and not self.budget.has_room(len(ref.payload.data)):
@@ -156,10 +163,12 @@ class Engine:
             self._loader.want(lane)
         self.dispatcher.activate(lane)
 
-    def _fails_fast(self, view: EndpointView) -> bool:
+    def _fails_fast(self, view: EndpointView, ref: DeliveryRef) -> bool:
+        """Accepted while its circuit is open (the position tells when), and the policy does not let it wait."""
         circuit = view.circuit
-        fail_fast = circuit.state == "open" and view.policy.circuit.on_open == "fail-fast"
-        return fail_fast and self._clock.now_ms() < circuit.retry_at_ms
+        if circuit.state != "open" or view.policy.circuit.on_open != "fail-fast" or ref.klass != FIRST:
+            return False
+        return ref.position >> 20 >= circuit.opened_at_ms and self._clock.now_ms() < circuit.retry_at_ms
 
     def found_work(self, work: Sequence[Work]) -> None:
         """The poll's truth (rule E1): endpoints with rows in the store, whether or not a hint came."""
@@ -168,7 +177,7 @@ class Engine:
             lane = self.lanes.get(item.endpoint)
             if lane is None:
                 lane = self._new_lane(item.endpoint, item.tenant)
-            elif item.due_ms <= now_ms and lane.knows_nothing_of(item.klass):
+            elif item.due_ms <= now_ms and lane.misses(item.klass, item.due_ms):
                 lane.complete[item.klass] = False
             if lane.wants_load():
                 self._loader.want(lane)
@@ -179,13 +188,14 @@ class Engine:
         for endpoint in endpoints:
             lane = self.lanes.get(endpoint)
             if lane is not None:
-                lane.reload = True
+                lane.reload = lane.dirty = True
                 self._loader.want(lane)
 
     def _new_lane(self, endpoint: int, tenant: int) -> Lane:
-        if len(self.lanes) >= LANES_KEPT:
-            for idle in [lane for lane in self.lanes.values() if lane.is_idle() and not lane.queued]:
+        if len(self.lanes) >= self._lanes_kept:
+            for idle in [lane for lane in self.lanes.values() if lane.is_idle()]:
                 del self.lanes[idle.endpoint]
+            self._lanes_kept = max(LANES_KEPT, 2 * len(self.lanes))
         lane = self.lanes[endpoint] = Lane(endpoint, tenant, self.budget)
         self._loader.want(lane)
         return lane
@@ -194,6 +204,9 @@ class Engine:
 
     def lane_filled(self, lane: Lane) -> None:
         """A lane has new configuration or references."""
+        if lane.view is not None and lane.view.circuit.state == "open":
+            for ref in lane.withdraw(partial(self._fails_fast, lane.view)):
+                self._end(lane, ref, "circuit_open")
         if lane.wants_load():
             self._loader.want(lane)
         self.dispatcher.activate(lane)
@@ -209,17 +222,26 @@ class Engine:
 
     def payload_loaded(self, lane: Lane, ref: DeliveryRef) -> None:
         """Go on with a delivery that waited for its payload; without data it is dead."""
+        if lane.unfetched.get(ref.position) is not ref:
+            return  # the lane was loaded anew meanwhile
+        del lane.unfetched[ref.position]
         if ref.payload is None:
             self._end(lane, ref, "data_expired")
             return
-        if lane.known.get(ref.position) is ref:
-            lane.push(ref, handed=False)
-            self.dispatcher.activate(lane)
+        lane.push(ref, handed=False)
+        self.dispatcher.activate(lane)
 
     # ------------------------------------------------------------ sending
 
     def _may_send(self) -> bool:
-        return not self._draining and self.unrecorded() < UNRECORDED_MAX
+        if self._draining or self.unrecorded() >= UNRECORDED_MAX:
+            return False
+        return self._clock.now_ms() < self.lease_until_ms
+
+    def renewed(self, lease_until_ms: int) -> None:
+        """Nobody else may own the store before that time; after it nothing is sent (rule E3)."""
+        self.lease_until_ms = lease_until_ms
+        self.dispatcher.kick()
 
     def unrecorded(self) -> int:
         """Answers whose results are not durable yet (bounded, rule E6)."""
@@ -240,7 +262,7 @@ class Engine:
             if retries.aged_out(view.policy.retry, age_ms, overdue_ms):
                 self._end(lane, ref, "age_exceeded")
                 return
-        if ref.crashes and self._suspect_in_flight:
+        if ref.crashes >= SUSPECT_CRASHES and self._suspects:
             ref.due_ms = now_ms + 100
             lane.push(ref, handed=False)
             return
@@ -258,8 +280,8 @@ class Engine:
         self._taken_slots[ref.position] = self._slots.take(ref.position)
         lane.started(now_ms)
         self.dispatcher.started(host, troubled=troubled)
-        if ref.crashes:
-            self._suspect_in_flight += 1
+        if ref.crashes >= SUSPECT_CRASHES:
+            self._suspects.add(ref.position)
         timeout_s = 5.0 if lane.policy is None else lane.policy.timeout_s
         done = partial(self._on_outcome, lane, ref, host, troubled, now_ms)
         self._flights[ref.position] = self._transport.send(builder.target, headers, body, timeout_s, done)
@@ -269,8 +291,6 @@ class Engine:
     ) -> None:
         """An attempt ended: decide, free the slot, hand the result to the writer."""
         self._flights.pop(ref.position, None)
-        if ref.crashes:
-            self._suspect_in_flight -= 1
         view = lane.view
         if view is None:
             raise RuntimeError("an attempt ended in a lane that was never configured")
@@ -323,9 +343,12 @@ class Engine:
             slot = self._taken_slots.pop(decision.delivery, None)
             if slot is not None:
                 self._slots.free(slot)
+            self._suspects.discard(decision.delivery)
             lane = self.lanes.get(decision.endpoint)
             if lane is not None:
                 lane.settled(decision, applied)
+                if not applied:
+                    lane.reload = lane.dirty = True
                 self.dispatcher.activate(lane)
                 if lane.wants_load():
                     self._loader.want(lane)

@@ -73,6 +73,7 @@ class Housekeeping:
     def start(self) -> None:
         """Begin all loops."""
         self._clock_gap_ms = self._gap_ms()
+        self._engine.lease_until_ms = 0
         loop = asyncio.get_running_loop()
         for name, work in (
             ("poll", self._poll), ("lease", self._renew), ("jobs", self._step_jobs), ("retention", self._retain),
@@ -124,8 +125,9 @@ class Housekeeping:
         self._engine.touch(endpoint for endpoint, rev in held.items() if revs.get(endpoint) != rev)
 
     async def _renew(self) -> float:
-        operation = RenewLease(self._node, self._incarnation, self._clock.now_ms(), self._lease_ms)
-        await self._writer.submit(operation)
+        now_ms = self._clock.now_ms()
+        await self._writer.submit(RenewLease(self._node, self._incarnation, now_ms, self._lease_ms))
+        self._engine.renewed(now_ms + self._lease_ms * 7 // 8)
         return self._lease_ms / 4000
 
     async def _step_jobs(self) -> float:

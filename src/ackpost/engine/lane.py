@@ -7,7 +7,8 @@ A lane decides *whether and what* may be sent next; ``engine.sender`` builds and
 from __future__ import annotations
 
 from collections import deque
-from heapq import heappop, heappush
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from ackpost.core import circuit as circuits
@@ -57,9 +58,10 @@ class Lane:
     """One endpoint's window and limits. All times are process milliseconds."""
 
     __slots__ = (
-        "bounds", "budget", "builder", "complete", "deleted", "ended_during_load", "endpoint", "fresh", "growth",
-        "heaps", "in_flight", "known", "last_start_ms", "loading", "policy", "queued", "rate_at_ms", "rate_held",
-        "rate_tokens", "reload", "tenant", "tests", "timer_ms", "troubled", "turn", "view", "wake_ms",
+        "bounds", "budget", "builder", "changes", "complete", "deleted", "dirty", "ended_during_load", "endpoint",
+        "fresh", "growth", "heaps", "host_waiting", "in_flight", "known", "last_start_ms", "loading", "policy",
+        "queued", "rate_at_ms", "rate_held", "rate_tokens", "reload", "slot_waiting", "tenant", "tests", "timer_ms",
+        "troubled", "turn", "unfetched", "view", "wake_ms",
     )  # fmt: skip
 
     def __init__(self, endpoint: int, tenant: int, budget: Budget) -> None:
@@ -78,6 +80,9 @@ class Lane:
         self.bounds = [_NO_BOUND, _NO_BOUND, _NO_BOUND]
         self.loading = False
         self.reload = False
+        self.dirty = False
+        self.changes: list[Decision] = []
+        self.unfetched: dict[int, DeliveryRef] = {}
         self.ended_during_load: set[int] = set()
         self.in_flight = 0
         self.growth = GROWTH_START
@@ -85,6 +90,8 @@ class Lane:
         self.turn = 0
         self.troubled = False
         self.queued = False
+        self.host_waiting = False
+        self.slot_waiting = False
         self.wake_ms = 0
         self.timer_ms = 0
         self.rate_tokens = 1.0
@@ -94,31 +101,45 @@ class Lane:
     # ------------------------------------------------------------ configuration
 
     def configure(self, endpoint: Endpoint, builder: RequestBuilder, salt: int) -> None:
-        """Take over a stored endpoint; the circuit in memory is the newer one, unless a person asked for a probe."""
+        """Take over a stored endpoint, with what decided attempts change of it and is not stored yet.
+
+        The circuit in memory is the newer one, unless a person asked for a probe since it opened.
+        """
         policy = effective_policy(endpoint.policy)
         circuit = circuits.owned_anew(endpoint.circuit) if self.view is None else self.view.circuit
-        if self.view is not None and endpoint.circuit.state == "half-open" and circuit.state == "open":
+        stored = endpoint.circuit
+        if circuit.state == "open" and stored.state == "half-open" and stored.opened_at_ms >= circuit.opened_at_ms:
             circuit = circuits.half_open(circuit)
         if not policy.circuit.enabled:
             circuit = CLOSED
+        for decision in self.changes:
+            _apply_change(endpoint, decision)
         self.view = EndpointView(endpoint, policy, frozenset(policy.retry.retry_on), circuit, salt)
         self.policy = policy
         self.builder = builder
         self.fresh = True
 
+    def park(self) -> None:
+        """The endpoint as stored cannot be sent to: send nothing until it is changed."""
+        self.builder = None
+        self.fresh = True
+
     def forget_queued(self) -> None:
-        """Drop what is queued (not what is under way) so that it is loaded anew."""
+        """Drop what is queued (not what is under way, nor tests) so that it is loaded anew."""
         dropped = [entry[2] for heap in self.heaps for entry in heap]
         for heap in self.heaps:
             heap.clear()
-        for ref in dropped:
+        unfetched = [ref for ref in self.unfetched.values() if ref.trigger != "test"]
+        for ref in unfetched:
+            del self.unfetched[ref.position]
+        for ref in (*dropped, *unfetched):
             self._forget(ref)
         self.complete[:] = (False, False, False)
         self.bounds[:] = (_NO_BOUND, _NO_BOUND, _NO_BOUND)
 
     def give_payload(self, ref: DeliveryRef, payload: EventPayload) -> None:
-        """Keep a payload with its reference."""
-        if ref.payload is None:
+        """Keep a payload with its reference, if that is still known."""
+        if ref.payload is None and self.known.get(ref.position) is ref:
             ref.payload = payload
             self.budget.payload_bytes += len(payload.data)
 
@@ -134,10 +155,11 @@ class Lane:
                 self.budget.payload_bytes += len(ref.payload.data)
 
     def _forget(self, ref: DeliveryRef) -> None:
-        if self.known.pop(ref.position, None) is not None:
+        known = self.known.pop(ref.position, None)
+        if known is not None:
             self.budget.refs -= 1
-            if ref.payload is not None:
-                self.budget.payload_bytes -= len(ref.payload.data)
+            if known.payload is not None:
+                self.budget.payload_bytes -= len(known.payload.data)
 
     # ------------------------------------------------------------ window
 
@@ -155,6 +177,8 @@ class Lane:
             self.complete[klass] = False
             self.bounds[klass] = min(self.bounds[klass], (ref.due_ms, ref.position))
             self._forget(ref)
+            if self.loading:
+                self.ended_during_load.add(ref.position)
             return False
         self._know(ref)
         heappush(heap, (ref.due_ms, ref.position, ref))
@@ -183,39 +207,48 @@ class Lane:
             return False
         if not self.fresh or self.reload:
             return True
-        if self.view is None or self.view.endpoint.state != "enabled":
+        if self.view is None or self.builder is None or self.view.endpoint.state != "enabled":
             return False
         return any(not self.complete[klass] and len(self.heaps[klass]) < WINDOW_REFS // 4 for klass in CLASSES)
 
-    def knows_nothing_of(self, klass: int) -> bool:
-        """Memory claims that there is no work of this class, neither queued nor under way."""
-        if not self.complete[klass] or self.heaps[klass]:
+    def misses(self, klass: int, due_ms: int) -> bool:
+        """Memory claims to know all of a class, and knows nothing due as early as the store's first row of it."""
+        if not self.complete[klass]:
             return False
-        return not any(ref.klass == klass for ref in self.known.values())
+        heap = self.heaps[klass]
+        if heap and heap[0][0] <= due_ms:
+            return False
+        return all(ref.klass != klass or ref.due_ms > due_ms for ref in self.known.values())
 
     def is_idle(self) -> bool:
         """Nothing in memory and nothing to remember: the lane may be dropped."""
-        return (
-            not self.known
-            and not self.loading
-            and not self.in_flight
-            and all(self.complete)
-            and self.view is not None
-            and self.view.circuit.state == "closed"
-            and self.view.circuit.failures == 0
-        )
+        view = self.view
+        if self.known or self.loading or self.in_flight or self.queued or view is None:
+            return False
+        if view.endpoint.state == "enabled" and not all(self.complete):
+            return False
+        return view.circuit.state == "closed" and view.circuit.failures == 0
+
+    def withdraw(self, chosen: Callable[[DeliveryRef], bool]) -> list[DeliveryRef]:
+        """Take some first attempts out of the queue; they stay known."""
+        heap = self.heaps[FIRST]
+        taken = [entry for entry in heap if chosen(entry[2])]
+        if taken:
+            heap[:] = [entry for entry in heap if not chosen(entry[2])]
+            heapify(heap)
+        return [ref for _, _, ref in taken]
 
     # ------------------------------------------------------------ what next
 
     def take(self, now_ms: int) -> DeliveryRef | None:
         """Take the next reference that may be sent now; None sets ``wake_ms`` (0: an event will wake the lane)."""
         self.wake_ms = 0
-        if not self.fresh or self.view is None:
+        view, policy = self.view, self.policy
+        if not self.fresh or self.reload or view is None or policy is None or self.builder is None:
             return None
         if self.tests:
             return self.tests.popleft()
-        view, policy = self.view, self.policy
-        if policy is None or view.endpoint.state != "enabled" or self.reload:
+        if view.endpoint.state != "enabled":
             return None
         blocked_ms = self._blocked_until_ms(view, policy, now_ms)
         if blocked_ms < 0:
@@ -298,12 +331,18 @@ class Lane:
         if decision.trigger == "test":
             return
         view.circuit = decision.circuit
-        change = decision.endpoint_change
-        if change is not None:
+        if decision.endpoint_change is not None:
+            self.changes.append(decision)
             _apply_change(view.endpoint, decision)
 
     def settled(self, decision: Decision, applied: bool) -> None:
-        """A result is durable: forget the delivery, or queue it again for its next attempt."""
+        """A result is durable: forget the delivery, or queue it again for its next attempt.
+
+        One that did not apply met a row that others had changed, or that an earlier commit had changed already: what
+        is in the store now must be loaded.
+        """
+        if decision.endpoint_change is not None:
+            self.changes = [other for other in self.changes if other is not decision]
         ref = self.known.get(decision.delivery)
         if ref is None:
             return

@@ -6,7 +6,7 @@ A load's snapshot may be older than what happens meanwhile: what ended during it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from ackpost.core.model import CLASSES, DeliveryRef, Endpoint
@@ -36,6 +36,9 @@ class LoaderHost(Protocol):
     def payload_loaded(self, lane: Lane, ref: DeliveryRef) -> None:
         """A reference has its payload, or its data is gone (payload None)."""
 
+    def on_fatal(self, error: BaseException) -> None:
+        """Loading broke in a way that nobody expects: the node must stop."""
+
 
 class Loader:
     """Loads lanes and payloads in bounded tasks."""
@@ -46,7 +49,8 @@ class Loader:
         self._make_builder = make_builder
         self._lanes: dict[int, Lane] = {}
         self._payloads: list[tuple[Lane, DeliveryRef]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._loads = 0
         self._payload_task: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -56,16 +60,18 @@ class Loader:
             return
         lane.loading = True
         self._lanes[lane.endpoint] = lane
-        if len(self._tasks) < LOADS_AT_ONCE:
-            task = asyncio.get_running_loop().create_task(self._load_lanes(), name="lanes")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if self._loads < LOADS_AT_ONCE:
+            self._loads += 1
+            self._tasks = [task for task in self._tasks if not task.done()]
+            self._tasks.append(asyncio.get_running_loop().create_task(self._run(self._load_lanes), name="lanes"))
 
     def want_payload(self, lane: Lane, ref: DeliveryRef) -> None:
         """Load the payload of a reference that was taken for sending."""
+        lane.unfetched[ref.position] = ref
         self._payloads.append((lane, ref))
         if self._payload_task is None and not self._closed:
-            self._payload_task = asyncio.get_running_loop().create_task(self._load_payloads(), name="payloads")
+            loads = self._run(self._load_payloads)
+            self._payload_task = asyncio.get_running_loop().create_task(loads, name="payloads")
 
     async def close(self) -> None:
         """End the loads under way."""
@@ -75,9 +81,16 @@ class Loader:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def _run(self, loads: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await loads()
+        except Exception as error:
+            self._host.on_fatal(error)
+            raise
+
     async def _load_lanes(self) -> None:
         while self._lanes:
-            _, lane = self._lanes.popitem()
+            lane = self._lanes.pop(next(iter(self._lanes)))
             try:
                 await self._load_lane(lane)
             except StoreError:
@@ -89,10 +102,13 @@ class Loader:
             lane.ended_during_load.clear()
             if not lane.deleted:
                 self._host.lane_filled(lane)
+        # Counted here, not when the task is seen to be done: a lane wanted in between would wait for ever.
+        self._loads -= 1
 
     async def _load_lane(self, lane: Lane) -> None:
-        if lane.reload or not lane.fresh:
-            lane.reload = False
+        reload = lane.reload or not lane.fresh
+        lane.dirty = False
+        if reload:
             found = await self._store.load_endpoints([lane.endpoint])
             endpoint = found.get(lane.endpoint)
             if endpoint is None:
@@ -102,19 +118,20 @@ class Loader:
                 return
             lane.forget_queued()
             self._configure(lane, endpoint)
-        if lane.view is None or lane.view.endpoint.state != "enabled":
-            return
-        for klass in CLASSES:
-            if not lane.complete[klass] and len(lane.heaps[klass]) < WINDOW_REFS // 4:
-                await self._load_window(lane, klass)
+        if lane.view is not None and lane.builder is not None and lane.view.endpoint.state == "enabled":
+            for klass in CLASSES:
+                if not lane.complete[klass] and len(lane.heaps[klass]) < WINDOW_REFS // 4:
+                    await self._load_window(lane, klass)
+        # Touched meanwhile: what was read may be older than the change, so it is read again before anything is sent.
+        if reload and not lane.dirty:
+            lane.reload = False
 
     def _configure(self, lane: Lane, endpoint: Endpoint) -> None:
         """An endpoint that cannot be used (written by hand, another server's rules) is parked with its reason."""
         try:
             builder = self._make_builder(endpoint)
         except AckpostError as error:
-            lane.fresh = True
-            lane.view = None
+            lane.park()
             self._host.lane_broken(lane, str(error))
             return
         lane.configure(endpoint, builder, self._store.salt)
@@ -124,7 +141,11 @@ class Loader:
         room = max(REFS_A_CLASS_MIN, min(WINDOW_REFS, REFS_MAX - lane.budget.refs))
         limit = room + known
         lane.complete[klass] = True
-        refs = await self._store.load_window(lane.endpoint, klass, after=None, limit=limit)
+        try:
+            refs = await self._store.load_window(lane.endpoint, klass, after=None, limit=limit)
+        except StoreError:
+            lane.complete[klass] = False
+            raise
         # A hand-off that did not fit during the load has marked the class partial again.
         complete = lane.complete[klass] and len(refs) < limit
         lane.complete[klass] = complete

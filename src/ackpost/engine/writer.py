@@ -11,7 +11,15 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from ackpost.core.decision import Decision
-from ackpost.errors import RequestError, StoreBusy, StoreError, StoreFull, StoreLocked, Unavailable
+from ackpost.errors import (
+    RequestError,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreOutcomeUnknown,
+    Unavailable,
+)
 from ackpost.ports.clock import Clock
 from ackpost.ports.operations import Accept, Accepted, Operation, Record, Recorded, Repeated, Result
 from ackpost.ports.store import Store
@@ -23,8 +31,11 @@ QUEUE_OPERATIONS_MAX: Final = 10_000
 QUEUE_BYTES_MAX: Final = 64 * 1024 * 1024
 RESULTS_A_GROUP_MAX: Final = 1000
 TROUBLE_PAUSE_S: Final = 0.25
+STOP_TRIES_MAX: Final = 40
+"""How often a stopping writer tries to store results while the store is in trouble: ten seconds."""
 
 Reply = Result | Repeated | RequestError
+Entry = tuple[Operation, asyncio.Future[Result | Repeated]]
 
 
 class CommitObserver(Protocol):
@@ -49,11 +60,12 @@ class Writer:
         self._telemetry = telemetry
         self._incarnation = incarnation
         self._node = node
-        self._queue: list[tuple[Operation, asyncio.Future[Result | Repeated]]] = []
+        self._queue: list[Entry] = []
         self._queue_bytes = 0
         self._decisions: list[Decision] = []
         self._wake: asyncio.Event = asyncio.Event()
         self._stopping = False
+        self._stop_tries = 0
         self._task: asyncio.Task[None] | None = None
         self.observer: CommitObserver | None = None
         self.trouble: str | None = None
@@ -95,7 +107,7 @@ class Writer:
         return len(self._queue)
 
     async def stop(self) -> None:
-        """Commit all that is queued, then end."""
+        """Commit all that is queued, then end. Results that a broken store does not take are sent again later."""
         self._stopping = True
         self._wake.set()
         if self._task is not None:
@@ -111,7 +123,9 @@ class Writer:
                 if self._stopping:
                     return
         except Exception as error:
-            self._fail_all(error)
+            self._stopping = True
+            self._fail_entries(self._queue, _unavailable("The writer has stopped.", "starting"))
+            self._queue = []
             if self.observer is None:
                 raise
             self.observer.on_fatal(error)
@@ -126,19 +140,19 @@ class Writer:
         started = self._clock.monotonic()
         try:
             replies = await self._store.commit(operations)
-        except StoreLocked:
-            self._fail_entries(entries, _unavailable("This server no longer owns the database.", "starting"))
-            raise
         except StoreError as error:
             await self._after_failure(entries, decisions, error)
             return
+        except Exception:
+            self._fail_entries(entries, _unavailable("The writer has stopped.", "outcome_unknown"))
+            raise
         self._set_trouble(None)
         self._telemetry.committed(len(operations), self._clock.monotonic() - started)
         self._resolve(entries, replies)
         if decisions:
             self._tell_recorded(decisions, replies[-1])
 
-    def _take_entries(self) -> list[tuple[Operation, asyncio.Future[Result | Repeated]]]:
+    def _take_entries(self) -> list[Entry]:
         """Take the next group from the queue, bounded in operations and bytes (rule E11)."""
         if len(self._queue) <= GROUP_OPERATIONS_MAX and self._queue_bytes <= GROUP_BYTES_MAX:
             entries, self._queue, self._queue_bytes = self._queue, [], 0
@@ -154,38 +168,39 @@ class Writer:
         self._queue_bytes -= taken_bytes
         return entries
 
-    async def _after_failure(
-        self,
-        entries: list[tuple[Operation, asyncio.Future[Result | Repeated]]],
-        decisions: list[Decision],
-        error: StoreError,
-    ) -> None:
-        """Nothing of the group was stored: repeat one by one what may be innocent, keep the results."""
+    async def _after_failure(self, entries: list[Entry], decisions: list[Decision], error: StoreError) -> None:
+        """Keep the results: they may be stored twice. Operations are repeated one by one, to find the bad one, unless
+        they cannot help it, or may be durable already.
+        """
         self._set_trouble(str(error))
-        if isinstance(error, StoreFull | StoreBusy):
+        self._decisions[:0] = decisions
+        if isinstance(error, StoreLocked):
+            self._fail_entries(entries, _refusal_for(error))
+            raise error
+        if isinstance(error, StoreFull | StoreBusy | StoreOutcomeUnknown):
             self._fail_entries(entries, _refusal_for(error))
         else:
-            for entry in entries:
-                await self._commit_alone(entry)
-        self._decisions[:0] = decisions
+            await self._commit_alone(entries)
         if decisions:
+            self._stop_tries += self._stopping
+            if self._stop_tries > STOP_TRIES_MAX:
+                raise error
             await asyncio.sleep(TROUBLE_PAUSE_S)
             self._wake.set()
 
-    async def _commit_alone(self, entry: tuple[Operation, asyncio.Future[Result | Repeated]]) -> None:
-        try:
-            replies = await self._store.commit([entry[0]])
-        except StoreLocked:
-            self._fail_entries([entry], _unavailable("This server no longer owns the database.", "starting"))
-            raise
-        except StoreError as error:
-            self._fail_entries([entry], _refusal_for(error))
-            return
-        self._resolve([entry], replies)
+    async def _commit_alone(self, entries: list[Entry]) -> None:
+        for index, entry in enumerate(entries):
+            try:
+                replies = await self._store.commit([entry[0]])
+            except StoreLocked as error:
+                self._fail_entries(entries[index:], _refusal_for(error))
+                raise
+            except StoreError as error:
+                self._fail_entries([entry], _refusal_for(error))
+            else:
+                self._resolve([entry], replies)
 
-    def _resolve(
-        self, entries: Sequence[tuple[Operation, asyncio.Future[Result | Repeated]]], replies: Sequence[Reply]
-    ) -> None:
+    def _resolve(self, entries: Sequence[Entry], replies: Sequence[Reply]) -> None:
         observer = self.observer
         events = deliveries = 0
         for (operation, future), reply in zip(entries, replies, strict=False):
@@ -217,17 +232,10 @@ class Writer:
             self._telemetry.note("store.trouble" if trouble else "store.recovered", reason=trouble or self.trouble)
             self.trouble = trouble
 
-    def _fail_entries(
-        self, entries: Sequence[tuple[Operation, asyncio.Future[Result | Repeated]]], error: Exception
-    ) -> None:
+    def _fail_entries(self, entries: Sequence[Entry], error: Exception) -> None:
         for _, future in entries:
             if not future.done():
                 future.set_exception(error)
-
-    def _fail_all(self, error: Exception) -> None:
-        refusal = error if isinstance(error, RequestError) else _unavailable("The writer has stopped.", "starting")
-        self._fail_entries(self._queue, refusal)
-        self._queue = []
 
 
 def _size_bytes(operation: Operation) -> int:
@@ -245,6 +253,10 @@ def _refusal_for(error: StoreError) -> Unavailable:
         return _unavailable("No space is left where the database lies; nothing was stored.", "storage_full", 10)
     if isinstance(error, StoreBusy):
         return _unavailable("The database is busy; nothing was stored.", "overloaded")
+    if isinstance(error, StoreOutcomeUnknown):
+        return _unavailable("The database went away while it stored this; it may be stored.", "outcome_unknown")
+    if isinstance(error, StoreLocked):
+        return _unavailable("This server no longer owns the database; nothing was stored.", "starting")
     return _unavailable("The database could not store this; nothing was stored.", "overloaded")
 
 
