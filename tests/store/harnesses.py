@@ -35,9 +35,10 @@ class SqliteHarness:
 
     name = "sqlite"
     is_inline = False
+    folder: str | None = None
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="ackpost-store-")
+        self._folder = tempfile.TemporaryDirectory(prefix="ackpost-store-", dir=self.folder)
         self._count = 0
 
     def make(self, *, scan_rows_max: int = 10_000) -> Store:
@@ -61,10 +62,11 @@ class SqliteHarness:
 
 
 class InlineSqliteHarness(SqliteHarness):
-    """SQLite on the calling thread."""
+    """SQLite on the calling thread, in memory where there is a folder for it: many short histories."""
 
     name = "sqlite-inline"
     is_inline = True
+    folder = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 HARNESSES: tuple[type[StoreHarness], ...] = (ReferenceHarness, SqliteHarness)

@@ -9,10 +9,11 @@ Semantics all stores share
 
 Positions. ``next = max(last + 1, now_ms << 20)`` with the operation's ``now_ms`` (CreateJob: its ``created_at_ms``);
 ``last + 1`` where it has none. An accepted event with n deliveries takes p, its deliveries p+1 … p+n in the order of
-its targets; a duplicate takes none. All else takes one each. A refused operation takes none. Opening continues at a
-bound: whenever ``last`` passes it, the bound becomes ``((last >> 20) // 1000 + 1) * 1000 << 20``, and ``close`` sets it
-to ``last``; the next ``open`` sets ``last`` to the bound. The first open makes tenant ``default`` (position by its
-``now_ms``, routing version 1).
+its targets; a duplicate takes none. All else takes one each. What an event or a delivery tells as ``created_at_ms`` is
+its ``position >> 20`` (after a crash up to a second ahead of the clock), and so is a key's last use. A refused
+operation takes none. Opening continues at a bound: whenever ``last`` passes it, the bound becomes ``((last >> 20) //
+1000 + 1) * 1000 << 20``, and ``close`` sets it to ``last``; the next ``open`` sets ``last`` to the bound. The first
+open makes tenant ``default`` (position by its ``now_ms``, routing version 1).
 
 Ownership. ``open`` gives incarnation + 1 (first: 1) and a lease to ``now_ms + lease_ms``; StoreLocked while another
 node's lease is live (the same node may take over at once: it restarted). ``close`` gives the lease up. ``commit`` of a
@@ -35,7 +36,8 @@ state, secrets.
 Accept. Order of checks: tenant (404 unknown_tenant), routing version (Stale), all uids, then the sequences of those
 that are no duplicates; the first problem refuses. ``errors`` has one loc: ("body"[, "events", i], "uid" | "sequence").
 The same uid twice in a batch: with equal digests the second is a duplicate. A duplicate answers the first's position,
-sequence and number of deliveries. Key rows: (tenant, key) → last sequence, last use. ``occurred_at_ms`` None: now.
+sequence and number of deliveries. Key rows: (tenant, key) → last sequence, last use. ``occurred_at_ms`` None:
+created_at_ms.
 
 Order by key. ``ordered`` = endpoint by-key, event has a key, trigger not test, and (round 1, or on_dead hold). A row is
 blocked while an ordered pending row of its (endpoint, key) with a lower *event* is there, or a key hold by a lower
@@ -51,8 +53,8 @@ stays; ``again``: due_ms, crashes, nothing else. New round: round + 1, round_att
 now, age_start the endpoint's clock now, pin and rev the endpoint's of now, trigger the operation's; attempts,
 created_at_ms and number stay. A missing delivery that is made later is round 1, klass REPLAY, position new.
 ``Delivery.last_error``/``last_status_code`` are of the last stored attempt (last_error None if it was delivered);
-``due_ms`` None when waiting or ended; ``reason`` of a cancel by a person None; ``ended_at_ms`` = Decision.ended_at_ms
-or now_ms. Event counts hold every delivery by status; no zeros.
+``due_ms`` None when waiting or ended; ``reason`` of a cancel by a person None, of a discarded dead one why it died;
+``ended_at_ms`` = Decision.ended_at_ms or now_ms. Event counts hold every delivery by status; no zeros.
 
 Record, as if decision by decision; positions: first one for each decision that has an attempt (outcome set, verdict not
 ``again``), inserted or not; then jobs; then announced events. An attempt is unique by (delivery, round, number).
@@ -65,9 +67,10 @@ rows. Bodies: 1 KiB of a success; of failures the first and the newest three kee
 (``truncated`` where something was cut).
 
 Announcements go to endpoints of the tenant, by position, that are not disabled, not ``about``, and match type and no
-channels; an event that nobody takes is not stored. ``data`` is ``msgspec.json.encode``; occurred_at = now, no key, pin,
-rev and clock of the endpoint. What the store itself ends as dead makes one ``ackpost.delivery.dead`` per endpoint and
-operation (an end_endpoint job: one when done, if any died) with data {endpoint_id (public), reason, count}.
+channels; an event that nobody takes is not stored. ``data`` is ``msgspec.json.encode``; occurred_at = created_at, no
+key, pin, rev and clock of the endpoint. What the store itself ends as dead makes one ``ackpost.delivery.dead`` per
+endpoint and operation (an end_endpoint job: one when done, if any died) with data {endpoint_id (public), reason,
+count}.
 
 Endpoint verbs. pause: a disabled one 409; resume: a disabled one 409; both do nothing when already there (resume still
 resets). resume and enable set retry_after 0 and an open circuit to half-open with successes 0; enable also clears

@@ -115,22 +115,22 @@ def _refusal(op: Accept, index: int, field: str, message: str, code: str, detail
 
 def _store(state: State, op: Accept, event: NewEvent, sequence: int | None, change: Change) -> AcceptedEvent:
     position = state.allocate(1 + len(event.targets), op.now_ms)
-    occurred_at_ms = op.now_ms if event.occurred_at_ms is None else event.occurred_at_ms
+    occurred_at_ms = position >> 20 if event.occurred_at_ms is None else event.occurred_at_ms
     state.events[position] = EventRow(
         position=position, tenant=op.tenant, type=event.type, uid=event.uid, digest=event.digest, key=event.key,
-        sequence=sequence, channels=event.channels, occurred_at_ms=occurred_at_ms, created_at_ms=op.now_ms,
+        sequence=sequence, channels=event.channels, occurred_at_ms=occurred_at_ms,
         metadata=event.metadata, data=event.data, accepted=len(event.targets),
     )  # fmt: skip
     if event.uid is not None:
         state.uids[op.tenant, event.uid] = position
     if event.key is not None and sequence is not None:
-        state.keys[op.tenant, event.key] = KeyRow(sequence, op.now_ms)
+        state.keys[op.tenant, event.key] = KeyRow(sequence, position >> 20)
     for delivery, target in enumerate(event.targets, position + 1):
         clock_ms = op.now_ms if target.paused_since_ms is None else target.paused_since_ms
         row = Row(
             position=delivery, tenant=op.tenant, event=position, endpoint=target.endpoint, type=event.type,
             key=event.key, rev=target.rev, pin=target.pin, due_ms=op.now_ms,
-            age_start_ms=clock_ms - target.paused_total_ms, created_at_ms=op.now_ms, event_created_at_ms=op.now_ms,
+            age_start_ms=clock_ms - target.paused_total_ms,
             trigger=event.trigger, ordered=target.by_key and event.key is not None and event.trigger != "test",
         )  # fmt: skip
         state.add(row)

@@ -47,10 +47,14 @@ class EventRow(msgspec.Struct, kw_only=True):
     sequence: int | None
     channels: tuple[str, ...]
     occurred_at_ms: int
-    created_at_ms: int
     metadata: bytes | None
     data: bytes | None
     accepted: int
+
+    @property
+    def created_at_ms(self) -> int:
+        """When it was accepted."""
+        return self.position >> 20
 
     def payload(self) -> EventPayload | None:
         """What is sent of it; None when its data expired."""
@@ -72,8 +76,6 @@ class Row(msgspec.Struct, kw_only=True):
     pin: str
     due_ms: int
     age_start_ms: int
-    created_at_ms: int
-    event_created_at_ms: int
     klass: int = FIRST
     round: int = 1
     number: int = 0
@@ -89,13 +91,18 @@ class Row(msgspec.Struct, kw_only=True):
     last_error: str | None = None
     last_status_code: int | None = None
 
+    @property
+    def created_at_ms(self) -> int:
+        """When it was made."""
+        return self.position >> 20
+
     def shown(self) -> Delivery:
         """The row as read back."""
         return Delivery(
             position=self.position, tenant=self.tenant, event=self.event, endpoint=self.endpoint, type=self.type,
             key=self.key, status=self.status, reason=self.reason, waiting=self.waiting, attempt_count=self.number,
             round=self.round, due_ms=self.due_ms if self.status == "pending" and not self.waiting else None,
-            event_created_at_ms=self.event_created_at_ms, created_at_ms=self.created_at_ms,
+            event_created_at_ms=self.event >> 20, created_at_ms=self.created_at_ms,
             ended_at_ms=self.ended_at_ms, last_error=self.last_error, last_status_code=self.last_status_code,
         )  # fmt: skip
 
@@ -239,8 +246,7 @@ class State:
         row = Row(
             position=self.allocate(1, change.now_ms), tenant=event.tenant, event=event.position,
             endpoint=endpoint.position, type=event.type, key=event.key, rev=endpoint.rev, pin=endpoint.pin,
-            due_ms=change.now_ms, age_start_ms=endpoint.clock_ms(change.now_ms), created_at_ms=change.now_ms,
-            event_created_at_ms=event.created_at_ms, klass=REPLAY, trigger=trigger,
+            due_ms=change.now_ms, age_start_ms=endpoint.clock_ms(change.now_ms), klass=REPLAY, trigger=trigger,
             ordered=policy.ordering == "by-key" and event.key is not None,
         )  # fmt: skip
         self.add(row)
@@ -375,14 +381,13 @@ class State:
         first = self.allocate(1 + len(targets), now_ms)
         self.events[first] = EventRow(
             position=first, tenant=tenant, type=type, uid=None, digest=None, key=None, sequence=None, channels=(),
-            occurred_at_ms=now_ms, created_at_ms=now_ms, metadata=None, data=msgspec.json.encode(data),
+            occurred_at_ms=first >> 20, metadata=None, data=msgspec.json.encode(data),
             accepted=len(targets),
         )  # fmt: skip
         for position, endpoint in enumerate(targets, first + 1):
             row = Row(
                 position=position, tenant=tenant, event=first, endpoint=endpoint.position, type=type, key=None,
                 rev=endpoint.rev, pin=endpoint.pin, due_ms=now_ms, age_start_ms=endpoint.clock_ms(now_ms),
-                created_at_ms=now_ms, event_created_at_ms=now_ms,
             )  # fmt: skip
             self.add(row)
             change.announced.add(position)
