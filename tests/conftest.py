@@ -14,7 +14,7 @@ settings.register_profile("dev", deadline=None, suppress_health_check=_SLOW_IS_F
 settings.register_profile("ci", deadline=None, suppress_health_check=_SLOW_IS_FINE, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
-TIERS = ("tidy", "core", "service", "store", "egress", "engine", "api", "cli", "simulation", "docs", "crash")
+TIERS = ("tidy", "core", "service", "store", "egress", "engine", "api", "cli", "simulation", "docs", "process")
 _TESTS = Path(__file__).parent
 
 
