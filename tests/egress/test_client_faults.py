@@ -72,12 +72,12 @@ def test_one_deadline_covers_header_and_body(loop: str, where: str) -> None:
     """A dripping body does not undo a 2xx, a dripping header never becomes one; both end at the deadline."""
 
     async def main() -> None:
-        script = "drip:every=0.07" if where == "body" else "drip:header:every=0.07"
-        outcome = await one(script, timeout_s=0.2)
-        assert 190 <= outcome.duration_ms <= 700
+        script = "drip:every=0.15" if where == "body" else "drip:header:every=0.15"
+        outcome = await one(script, timeout_s=0.4)
+        assert 390 <= outcome.duration_ms < 3_000
         if where == "body":
             assert (outcome.code, outcome.truncated) == ("delivered", True)
-            assert 1 <= len(outcome.response_body) <= 4
+            assert len(outcome.response_body) < 11
         else:
             assert (outcome.code, outcome.phase) == ("timeout", "read")
 
@@ -99,9 +99,9 @@ def test_a_timeout_says_its_phase_and_closes(loop: str, script: str, body: bytes
 
     async def main() -> None:
         async with pair(script) as (client, server):
-            outcome = await post(client, server.url(), body, timeout_s=0.2)
+            outcome = await post(client, server.url(), body, timeout_s=0.4)
             assert (outcome.code, outcome.phase) == (code, phase)
-            assert 190 <= outcome.duration_ms <= 700
+            assert 390 <= outcome.duration_ms < 3_000
             assert client.stats().idle == 0
 
     run(main, loop)
@@ -114,7 +114,7 @@ def test_another_status_stands_too_when_its_body_breaks_off(status: int) -> None
     async def main() -> None:
         for script in (f"{status}:delay=0", "hang:body", "reset:body"):
             step = Step(kind=script.partition(":")[0], where="body", status=status)
-            outcome = await one((step,) if "body" in script else script, timeout_s=0.2)
+            outcome = await one((step,) if "body" in script else script, timeout_s=0.5)
             assert (outcome.code, outcome.status_code) == ("status", status)
 
     run(main)
@@ -181,19 +181,21 @@ def test_a_connection_lost_at_once_is_a_reset(script: str) -> None:
 
 @pytest.mark.parametrize("script", ["endless", "endless:length", "endless:trailer", "gzip"])
 def test_endless_answers_and_bombs_cost_no_memory(script: str) -> None:
-    """50 at once: read to the cap, never unpacked, connection closed, memory flat."""
+    """20 at once: read to the cap, never unpacked, connection closed, memory flat."""
 
     async def main() -> None:
         async with pair(script) as (client, server):
-            first = await post(client, server.url())
+            first = await post(client, server.url(), timeout_s=30)
             tracemalloc.start()
-            outcomes: list[Outcome] = await asyncio.gather(*(post(client, server.url()) for _ in range(50)))
+            outcomes: list[Outcome] = await asyncio.gather(
+                *(post(client, server.url(), timeout_s=30) for _ in range(20))
+            )
             _, peak_bytes = tracemalloc.get_traced_memory()
             tracemalloc.stop()
             assert {outcome.code for outcome in outcomes} == {first.code}
             assert first.code == "delivered"
             assert all(len(outcome.response_body) <= 16_384 for outcome in outcomes)
-            assert peak_bytes < 60 * 1024 * 1024
+            assert peak_bytes < 30 * 1024 * 1024
 
     run(main)
 

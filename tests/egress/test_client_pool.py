@@ -38,8 +38,8 @@ def test_the_bound_per_host_queues_in_order_and_starts_clocks_late() -> None:
     """More requests than connections wait in turn; their time starts when they are sent, not when they are queued."""
 
     async def main() -> None:
-        async with pair("200:delay=0.06", limits=Limits(connections_per_host_max=1)) as (client, server):
-            waiting = [post(client, server.url(f"/{number}"), timeout_s=0.15) for number in range(5)]
+        async with pair("200:delay=0.2", limits=Limits(connections_per_host_max=1)) as (client, server):
+            waiting = [post(client, server.url(f"/{number}"), timeout_s=0.7) for number in range(5)]
             assert (client.stats().in_flight, client.stats().queued) == (1, 4)
             outcomes = await asyncio.gather(*waiting)
             assert [outcome.code for outcome in outcomes] == ["delivered"] * 5
@@ -185,6 +185,31 @@ def test_a_connection_past_its_idle_limit_is_not_used() -> None:
             assert client.stats().idle == 1
             await post(client, server.url(), timeout_s=30)
             assert server.connections == 2
+
+    run(main)
+
+
+def test_a_shorter_deadline_on_a_used_connection_holds() -> None:
+    """The timer of an earlier, more patient request does not delay the next one's deadline."""
+
+    async def main() -> None:
+        async with pair("200,hang") as (client, server):
+            await post(client, server.url(), timeout_s=30)
+            outcome = await post(client, server.url(), timeout_s=0.1)
+            assert (outcome.code, server.connections) == ("timeout", 1)
+            assert 90 <= outcome.duration_ms < 2_000
+
+    run(main)
+
+
+def test_a_longer_deadline_on_a_used_connection_holds() -> None:
+    """The timer of an earlier, less patient request does not cut the next one short."""
+
+    async def main() -> None:
+        async with pair("200,200:delay=0.15") as (client, server):
+            await post(client, server.url(), timeout_s=0.1)
+            assert (await post(client, server.url(), timeout_s=5)).code == "delivered"
+            assert server.connections == 1
 
     run(main)
 

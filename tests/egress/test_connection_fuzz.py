@@ -198,3 +198,15 @@ def test_the_cap_of_an_answer_is_exact(size: int, piece: int) -> None:
     assert scene.wire.closed is (size > 65_536)
     outcome = scene.end(None, eof=False)
     assert (outcome.code, outcome.truncated, len(outcome.response_body)) == ("delivered", True, 16_384)
+
+
+@pytest.mark.parametrize("body_bytes", [2, 20_000])
+@pytest.mark.parametrize("more_bytes", [5, 20_000, 200_000])
+def test_bytes_behind_an_answer_in_one_piece(body_bytes: int, more_bytes: int) -> None:
+    """The answer counts whole, what follows is dropped with the connection, wherever the caps fall."""
+    scene = Scene()
+    scene.receive([b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % body_bytes + b"x" * (body_bytes + more_bytes)])
+    assert scene.released_count == 0
+    assert scene.wire.closed
+    outcome = scene.end(None, eof=False)
+    assert (outcome.code, outcome.detail, outcome.truncated) == ("delivered", "", body_bytes > 16_384)
