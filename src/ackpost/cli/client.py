@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
+from ackpost.cli.show import plain
 from ackpost.errors import AckpostError, ConfigError
 
 URL_DEFAULT: Final = "http://127.0.0.1:8080"
@@ -36,12 +37,12 @@ class ApiFailed(AckpostError):
         found = problem.get("errors", ())
         errors = "; ".join(f"{'.'.join(str(part) for part in one['loc'])} {one['message']}" for one in found)
         detail = problem.get("detail", problem.get("title", "refused"))
-        if not errors or any(one["message"] in detail for one in found[:1]) and len(found) == 1:
+        if not errors or (any(one["message"] in detail for one in found[:1]) and len(found) == 1):
             text = detail
         else:
             text = f"{detail} ({errors})"
         code = f" {problem['code']}" if "code" in problem else ""
-        super().__init__(f"{status}{code}: {text}")
+        super().__init__(plain(f"{status}{code}: {text}"))
 
 
 class ApiClient:
@@ -92,7 +93,7 @@ class ApiClient:
             text = answer.read()
         except (OSError, http.client.HTTPException) as error:
             where = f"{self._host}:{self._port}" if self._port else self._host
-            raise Unreachable(f"no answer from {where} ({error}); is the server up? ACKPOST_URL names it") from error
+            raise Unreachable(f"no answer from {where} ({plain(str(error).strip())}); is the server up? ACKPOST_URL names it") from error
         finally:
             connection.close()
         if answer.status >= 300:

@@ -222,6 +222,11 @@ _STATS: Final = Verb(
     (Opt("by", "endpoint, type, reason or error."),), columns=("value", "total", "counts"),
 )  # fmt: skip
 
+def all_verbs() -> list[Verb]:
+    """Give the whole table."""
+    return [verb for _, verbs in _GROUPS.values() for verb in verbs] + [_STATS]
+
+
 GROUPS: Final[dict[str, typer.Typer]] = {}
 for _name, (_help, _verbs) in _GROUPS.items():
     GROUPS[_name] = typer.Typer(no_args_is_help=True, help=_help)
