@@ -240,4 +240,10 @@ class SqliteStore(Reads):
             if connection is None:
                 connection = self._local.connection = open_reader(self.path, _BUSY_TIMEOUT_MS)
                 self._reading.append(connection)
-            return work(connection)
+            # One snapshot: a delivery that moves between tables meanwhile is seen exactly once.
+            connection.execute("BEGIN")
+            try:
+                return work(connection)
+            finally:
+                if connection.in_transaction:
+                    connection.execute("COMMIT")
