@@ -115,6 +115,18 @@ class FakeEngine:
         """As set."""
         return self.flying.get(endpoint, 0)
 
+    def held_back(self) -> dict[int, str]:
+        """Nothing."""
+        return {}
+
+    def due_unsent(self) -> int:
+        """None."""
+        return 0
+
+    def requests_in_flight(self) -> int:
+        """None."""
+        return 0
+
     def is_rate_held(self, endpoint: int) -> bool:
         """As set."""
         return endpoint in self.rate_held

@@ -24,12 +24,15 @@ MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _CIRCUITS: Final = ("open", "half-open", "ramping")
 _STATES: Final = ("paused", "disabled")
 _COUNTED_MAX: Final = 10_000
+_HELD_ENDPOINTS_MAX: Final = 500
 
 
 class Figures(msgspec.Struct):
     """What the store tells of the present; counts of endpoints stop at 10,000."""
 
-    pending: Mapping[str, int]
+    held: Mapping[str, int]
+    due_unsent: int
+    in_flight: int
     oldest_due_age_s: float
     circuits: Mapping[str, int]
     states: Mapping[str, int]
@@ -84,10 +87,15 @@ class AckpostCollector(Collector):
         yield GaugeMetricFamily("ackpost_ready", "1 when store and engine work.", int(figures.ready))
         yield _gauge(
             "ackpost_deliveries_pending",
-            "Pending deliveries: behind another of their key (order), or not (none).",
+            "Pending deliveries by what holds them back; those of at most 500 held endpoints are told apart.",
             "held_by",
-            {"none": figures.pending.get("due", 0), "order": figures.pending.get("waiting", 0)},
+            figures.held,
         )
+        yield GaugeMetricFamily(
+            "ackpost_deliveries_due_unsent", "Deliveries that are due, held back by nothing and not under way.",
+            figures.due_unsent,
+        )  # fmt: skip
+        yield GaugeMetricFamily("ackpost_requests_in_flight", "Requests to endpoints under way.", figures.in_flight)
         yield GaugeMetricFamily(
             "ackpost_oldest_due_age_seconds", "Age of the delivery that is due the longest.", figures.oldest_due_age_s
         )
@@ -101,12 +109,26 @@ async def figures_of(services: Services) -> Figures:
     oldest_ms = await store.oldest_due_ms()
     page = Page(limit=_COUNTED_MAX)
     return Figures(
-        pending=await store.pending_counts(),
+        held=await _held(services),
+        due_unsent=services.engine.due_unsent(),
+        in_flight=services.engine.requests_in_flight(),
         oldest_due_age_s=0.0 if oldest_ms is None else max(0, services.clock.now_ms() - oldest_ms) / 1000,
         circuits={state: len(await store.endpoints(None, page, circuits=(state,))) for state in _CIRCUITS},
         states={state: len(await store.endpoints(None, page, states=(state,))) for state in _STATES},
         ready=services.engine.readiness() is None,
     )
+
+
+async def _held(services: Services) -> dict[str, int]:
+    """Count pending deliveries by what holds them; ``none``: due, or waiting for the time of their next attempt."""
+    store, now_ms = services.store, services.clock.now_ms()
+    counts = await store.pending_counts()
+    held = {"none": counts.get("due", 0), "order": counts.get("waiting", 0)}
+    for endpoint, holder in list(services.engine.held_back().items())[:_HELD_ENDPOINTS_MAX]:
+        pending = (await store.endpoint_health(endpoint, now_ms)).pending
+        held[holder] = held.get(holder, 0) + pending
+        held["none"] = max(0, held["none"] - pending)
+    return held
 
 
 @get(

@@ -128,6 +128,21 @@ class Engine:
         lane = self.lanes.get(endpoint)
         return lane is not None and lane.rate_held
 
+    def held_back(self) -> dict[int, str]:
+        """Endpoints with work that is held back now, and by what: paused, circuit, retry_after or rate."""
+        now_ms = self._clock.now_ms()
+        named = ((lane.endpoint, lane.held_by(now_ms)) for lane in self.lanes.values())
+        return {endpoint: held for endpoint, held in named if held is not None}
+
+    def due_unsent(self) -> int:
+        """Deliveries in memory that are due, held back by nothing and not under way."""
+        now_ms = self._clock.now_ms()
+        return sum(lane.due_unsent(now_ms) for lane in self.lanes.values() if lane.held_by(now_ms) is None)
+
+    def requests_in_flight(self) -> int:
+        """Requests under way, to all endpoints."""
+        return self.dispatcher.in_flight
+
     def readiness(self) -> str | None:
         """None when delivering; else one line why not."""
         if self._fatal is not None:

@@ -6,7 +6,6 @@ A lane decides *whether and what* may be sent next; ``engine.sender`` builds and
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Final
@@ -74,7 +73,7 @@ class Lane:
         self.fresh = False
         self.deleted = False
         self.heaps: tuple[list[Entry], ...] = ([], [], [])
-        self.tests: deque[DeliveryRef] = deque()
+        self.tests: list[Entry] = []
         self.known: dict[int, DeliveryRef] = {}
         self.complete = [False, False, False]
         self.bounds = [_NO_BOUND, _NO_BOUND, _NO_BOUND]
@@ -170,7 +169,7 @@ class Lane:
         """
         if ref.trigger == "test":
             self._know(ref)
-            self.tests.append(ref)
+            heappush(self.tests, (ref.due_ms, ref.position, ref))
             return True
         klass, heap = ref.klass, self.heaps[ref.klass]
         if handed and not self._fits(ref, len(heap)):
@@ -238,6 +237,23 @@ class Lane:
             heapify(heap)
         return [ref for _, _, ref in taken]
 
+    def held_by(self, now_ms: int) -> str | None:
+        """What keeps all of this endpoint's work back now, if anything does."""
+        view = self.view
+        if view is None or not self.fresh:
+            return None
+        if view.endpoint.state == "paused":
+            return "paused"
+        if view.circuit.state == "open":
+            return "circuit"
+        if view.endpoint.retry_after_until_ms > now_ms:
+            return "retry_after"
+        return "rate" if self.rate_held else None
+
+    def due_unsent(self, now_ms: int) -> int:
+        """References in the window that are due."""
+        return sum(1 for heap in self.heaps for entry in heap if entry[0] <= now_ms)
+
     # ------------------------------------------------------------ what next
 
     def take(self, now_ms: int) -> DeliveryRef | None:
@@ -247,7 +263,9 @@ class Lane:
         if not self.fresh or self.reload or view is None or policy is None or self.builder is None:
             return None
         if self.tests:
-            return self.tests.popleft()
+            if self.tests[0][0] <= now_ms:
+                return heappop(self.tests)[2]
+            self.wake_ms = self.tests[0][0]
         if view.endpoint.state != "enabled":
             return None
         blocked_ms = self._blocked_until_ms(view, policy, now_ms)
@@ -305,7 +323,8 @@ class Lane:
     def _plan_wake(self, blocked_ms: int, now_ms: int) -> None:
         heads = [heap[0][0] for heap in self.heaps if heap]
         if heads:
-            self.wake_ms = max(blocked_ms, min(heads), now_ms + 1)
+            wake_ms = max(blocked_ms, min(heads), now_ms + 1)
+            self.wake_ms = min(self.wake_ms or wake_ms, wake_ms)
 
     # ------------------------------------------------------------ what happened
 

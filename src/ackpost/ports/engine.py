@@ -17,5 +17,14 @@ class EngineView(Protocol):
     def is_rate_held(self, endpoint: int) -> bool:
         """Whether the endpoint's rate limit holds something back now."""
 
+    def held_back(self) -> dict[int, str]:
+        """Endpoints with work that is held back now, and by what: paused, circuit, retry_after or rate."""
+
+    def due_unsent(self) -> int:
+        """Deliveries in memory that are due, held back by nothing and not under way."""
+
+    def requests_in_flight(self) -> int:
+        """Requests under way, to all endpoints."""
+
     def readiness(self) -> str | None:
         """None when delivering; else one line why not."""
