@@ -211,7 +211,7 @@ class _Run:
             self._uids[tenant, event.uid] = event.digest, duplicate
         if not targets:
             return
-        occurred_at_ms = now_ms if event.occurred_at_ms is None else event.occurred_at_ms
+        occurred_at_ms = position >> 20 if event.occurred_at_ms is None else event.occurred_at_ms
         payload = EventPayload(position, event.type, occurred_at_ms, event.data, event.key, sequence)
         trigger, trigger_code = event.trigger, TRIGGER_CODES[event.trigger]
         ordered_key = None if trigger == "test" else key_id

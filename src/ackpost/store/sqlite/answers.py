@@ -17,12 +17,7 @@ _decoder = msgspec.json.Decoder(Result)
 
 IDEMPOTENCY_MS: Final = 24 * 3600 * 1000
 
-_insert = Insert(
-    "idempotency",
-    "created_ms, tenant, key, digest, result",
-    "ON CONFLICT (tenant, key) DO UPDATE SET created_ms = excluded.created_ms, digest = excluded.digest,"
-    " result = excluded.result",
-)
+_insert = Insert("idempotency", "created_ms, tenant, key, digest, result")
 
 _SELECT: Final = (
     "SELECT i.tenant, i.key, i.digest, i.result, i.created_ms FROM json_each(?) j"
@@ -33,11 +28,12 @@ _SELECT: Final = (
 class Answers:
     """The answers given before to the keys of one run of operations, and those given in it."""
 
-    __slots__ = ("_known", "_rows")
+    __slots__ = ("_known", "_replaced", "_rows")
 
     def __init__(self, ledger: Ledger, keys: list[Idempotency | None]) -> None:
         self._known: dict[Key, tuple[bytes, bytes, int]] = {}
         self._rows: list[object] = []
+        self._replaced: list[Key] = []
         wanted = [(key.tenant, key.key) for key in keys if key is not None]
         if wanted:
             for tenant, key, *known in ledger.execute(_SELECT, (_encoder.encode(wanted).decode(),)):
@@ -63,11 +59,16 @@ class Answers:
         if key is None or isinstance(result, Stale):
             return
         text = _encoder.encode(_lasting(result))
+        if (key.tenant, key.key) in self._known:
+            self._replaced.append((key.tenant, key.key))
         self._known[key.tenant, key.key] = key.digest, text, key.now_ms
         self._rows += (key.now_ms, key.tenant, key.key, key.digest, text)
 
     def flush(self, ledger: Ledger) -> None:
         """Write the answers given in this run."""
+        for key in self._replaced:
+            ledger.execute("DELETE FROM idempotency WHERE tenant = ? AND key = ?", key)
+        self._replaced = []
         if self._rows:
             _insert.run(ledger.connection, self._rows)
             self._rows = []

@@ -22,6 +22,7 @@ from ackpost.ports.operations import (
 )
 from ackpost.store.sqlite.endpoint_states import cancel_jobs, close_pause, disable, note_state, start_job
 from ackpost.store.sqlite.ledger import Ledger
+from ackpost.store.sqlite.ordering import drop_holds, promote_next
 from ackpost.store.sqlite.rows import document_of, load_endpoint, store_endpoint
 from ackpost.store.sqlite.tenants import live_tenant
 
@@ -118,7 +119,7 @@ def delete_endpoint(ledger: Ledger, op: DeleteEndpoint) -> Done:
     """Remove an endpoint; a job ends its deliveries."""
     endpoint_of(ledger, op.tenant, op.endpoint)
     ledger.execute("DELETE FROM endpoint WHERE position = ?", (op.endpoint,))
-    ledger.execute("DELETE FROM key_hold WHERE endpoint = ?", (op.endpoint,))
+    promote_next(ledger, drop_holds(ledger, op.endpoint), op.now_ms)
     ledger.raise_routing_version(op.tenant)
     cancel_jobs(ledger, op.endpoint, ("end_endpoint", "switch_ordering"), op.now_ms)
     selector = JobSelector(endpoint=op.endpoint, reason="endpoint_deleted")

@@ -6,7 +6,7 @@ from typing import Final
 
 from ackpost.ports.operations import Retain, Retained
 from ackpost.store.sqlite.ledger import Ledger, integers
-from ackpost.store.sqlite.moves import Change
+from ackpost.store.sqlite.moves import Change, load_ended
 from ackpost.store.sqlite.ordering import release_holds
 
 SCAN_ROWS_MAX: Final = 2_000
@@ -32,11 +32,15 @@ WHERE e.position IN (SELECT value FROM carray(?1))
 UNION ALL SELECT l.delivery FROM late_delivery l CROSS JOIN history h ON h.position = l.delivery
 WHERE l.event IN (SELECT value FROM carray(?1))
 """
+OLD_DEAD: Final = (
+    "SELECT position FROM (SELECT position FROM dead_letter WHERE ended_ms < ? ORDER BY ended_ms LIMIT ?)"
+    " ORDER BY position LIMIT ?"
+)
 OLD_KEYS: Final = """
 SELECT k.id, k.last_sequence > 0 FROM (
-    SELECT id, last_sequence, last_event FROM key_state WHERE id > ?1 AND id < ?2 ORDER BY id LIMIT ?3) k
+    SELECT * FROM key_state WHERE id > ?1 AND id < ?2 ORDER BY id LIMIT ?3) k
 WHERE k.last_event < ?2 AND (k.last_sequence > 0 OR NOT EXISTS (SELECT 1 FROM event e WHERE e.key_id = k.id))
-LIMIT ?4
+ORDER BY k.last_sequence = 0, k.last_event >> 20, k.tenant, k.key LIMIT ?4
 """
 
 
@@ -62,10 +66,10 @@ def retain(ledger: Ledger, op: Retain) -> Retained:
 
 
 def _remove_answers(ledger: Ledger, before_ms: int, rows_max: int) -> int:
-    """Rows lie in the order they were made, but for keys that were used again after 24 hours."""
     ledger.execute(
-        "DELETE FROM idempotency WHERE id IN (SELECT id FROM idempotency ORDER BY id LIMIT ?) AND created_ms < ?",
-        (rows_max, before_ms),
+        "DELETE FROM idempotency WHERE id IN (SELECT id FROM (SELECT * FROM idempotency ORDER BY id LIMIT ?)"
+        " WHERE created_ms < ? ORDER BY created_ms, tenant, key LIMIT ?)",
+        (SCAN_ROWS_MAX, before_ms, rows_max),
     )
     return ledger.connection.changes()
 
@@ -95,11 +99,12 @@ def _remove_keys(ledger: Ledger, before: int, rows_max: int) -> tuple[int, bool]
 def _remove_dead(change: Change, before_ms: int, rows_max: int) -> int:
     """Remove dead letters with their attempts; what they held may go."""
     ledger = change.ledger
-    sql = "SELECT position FROM dead_letter WHERE ended_ms < ? ORDER BY ended_ms, position LIMIT ?"
-    positions = [position for (position,) in ledger.all(sql, (before_ms, rows_max))]
+    positions = [position for (position,) in ledger.all(OLD_DEAD, (before_ms, SCAN_ROWS_MAX, rows_max))]
     if positions:
         listed = integers(positions)
         change.keys |= release_holds(ledger, positions)
+        for one in load_ended(ledger, positions).values():
+            change.left(one.endpoint, None, one.event)
         ledger.execute(
             "DELETE FROM late_delivery WHERE (event, delivery) IN (SELECT position - event_offset, position"
             " FROM dead_letter WHERE position IN (SELECT value FROM carray(?)))",

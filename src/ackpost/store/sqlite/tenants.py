@@ -20,6 +20,7 @@ from ackpost.ports.operations import (
 )
 from ackpost.store.sqlite.endpoint_states import start_job, store_job
 from ackpost.store.sqlite.ledger import Ledger
+from ackpost.store.sqlite.ordering import drop_holds, promote_next
 from ackpost.store.sqlite.rows import document_of, from_document
 
 _replace = msgspec.structs.replace
@@ -79,7 +80,7 @@ def delete_tenant(ledger: Ledger, op: DeleteTenant) -> Done:
     endpoints = ledger.all("DELETE FROM endpoint WHERE tenant = ? RETURNING position", (op.tenant,))
     touched = sorted(position for (position,) in endpoints)
     for position in touched:
-        ledger.execute("DELETE FROM key_hold WHERE endpoint = ?", (position,))
+        promote_next(ledger, drop_holds(ledger, position), op.now_ms)
     job_position = start_job(ledger, op.tenant, "delete_tenant", JobSelector(reason="tenant_deleted"), op.now_ms)
     return Done(job_position, touched)
 
