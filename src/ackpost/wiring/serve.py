@@ -105,7 +105,7 @@ async def _run_node(node: Node, *, end: _End, listener: socket.socket, key: str 
         await end.serve(server, listener)
     finally:
         cut_off = await node.stop()
-        telemetry.note("server.stopped", cut_off=cut_off)
+    telemetry.note("server.stopped", cut_off=cut_off)
     if end.fatal is not None:
         raise AckpostError(f"the server had to stop: {end.fatal}") from end.fatal
 
