@@ -76,7 +76,16 @@ def test_an_endpoints_life(ackpost: Shell, receiver: Receiver, tmp_path: Path) -
     assert url in shown
     assert "whsec_" not in shown
     changed = ackpost.ok(
-        "endpoints", "update", "life", "--policy", '{"timeout_s": 3}', "--unset", "headers", "--description", "x", "--json"
+        "endpoints",
+        "update",
+        "life",
+        "--policy",
+        '{"timeout_s": 3}',
+        "--unset",
+        "headers",
+        "--description",
+        "x",
+        "--json",
     ).json
     assert (changed["policy"], changed["headers"]) == ({"retry": {"base_s": 0.1}, "timeout_s": 3}, {})
     assert "delivered" in ackpost.ok("endpoints", "test", "life", "--data", '{"n": 1}').out
@@ -102,7 +111,9 @@ def test_a_failed_test_fails_the_command(ackpost: Shell, receiver: Receiver) -> 
 def test_events_and_deliveries(ackpost: Shell, receiver: Receiver, server: Server) -> None:
     """What was published is listed, shown, explained and sent again."""
     ackpost.ok("endpoints", "create", receiver.hook("/events"), "--uid", "events", "--event-type", "seen.*")
-    event_id = ackpost.ok("publish", "seen.first", '{"a": [1.0]}', "--key", "k 1/ä", "--uid", "seen-1", "--json").json["id"]
+    event_id = ackpost.ok("publish", "seen.first", '{"a": [1.0]}', "--key", "k 1/ä", "--uid", "seen-1", "--json").json[
+        "id"
+    ]
     delivery_id = server.settled(event_id)["id"]
     listed = ackpost.ok("events", "list", "--type", "seen.*", "--type", "x", "--status", "delivered").out
     assert event_id in listed
@@ -145,7 +156,10 @@ def test_dead_letters_are_counted_replayed_and_discarded(ackpost: Shell, receive
     assert "attempts_exhausted" in ackpost.ok("dead-letters", "list", "--endpoint-id", "dead").out
     assert "500" in ackpost.ok("dead-letters", "show", letters[0]).out
     assert ackpost.refused("dead-letters", "replay").startswith("422 selector_required")
-    assert ackpost.ok("dead-letters", "replay", "--endpoint-id", "dead", "--dry-run", "--wait").out.split() == ["count", "3"]
+    assert ackpost.ok("dead-letters", "replay", "--endpoint-id", "dead", "--dry-run", "--wait").out.split() == [
+        "count",
+        "3",
+    ]
     receiver.hook("/dead", "200")
     job = ackpost.ok("dead-letters", "replay", letters[0], letters[1], "--wait", "--json").json
     assert (job["state"], job["done"]) == ("done", 2)
@@ -196,7 +210,9 @@ def test_wrong_use_is_code_2_and_wrong_values_name_their_option(ackpost: Shell, 
     """A missing argument is a usage error; a value that is no JSON, or a file that is missing, is named."""
     assert ackpost("endpoints", "show").code == 2
     assert ackpost("endpoints", "sing").code == 2
-    assert ackpost.refused("endpoints", "create", "https://a.example", "--policy", "{").startswith("--policy is not JSON")
+    assert ackpost.refused("endpoints", "create", "https://a.example", "--policy", "{").startswith(
+        "--policy is not JSON"
+    )
     missing = tmp_path / "none"
     assert ackpost.refused("endpoints", "create", "https://a.example", "--policy", f"@{missing}") == (
         f"--policy: {missing} cannot be read: No such file or directory"

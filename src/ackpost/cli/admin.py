@@ -46,8 +46,9 @@ def create_api_key(
     if without_server:
         if role != "operator" or expires_at or tenant:
             raise ConfigError("--offline makes operator keys only: --role operator, no --tenant and no --expires-at")
+        key = offline.create_operator_key(_settings(database_url, config_file), name)
         print("The new operator key:", file=sys.stderr)
-        print(offline.create_operator_key(_settings(database_url, config_file), name))
+        print(key)
         return
     if database_url or config_file:
         raise ConfigError("--database-url and --config go with --offline: the server has its own")

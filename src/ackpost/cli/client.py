@@ -93,7 +93,9 @@ class ApiClient:
             text = answer.read()
         except (OSError, http.client.HTTPException) as error:
             where = f"{self._host}:{self._port}" if self._port else self._host
-            raise Unreachable(f"no answer from {where} ({plain(str(error).strip())}); is the server up? ACKPOST_URL names it") from error
+            raise Unreachable(
+                f"no answer from {where} ({plain(str(error).strip())}); is the server up? ACKPOST_URL names it"
+            ) from error
         finally:
             connection.close()
         if answer.status >= 300:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -107,8 +109,9 @@ async def _listen(options: _Options, memory: Memory) -> None:
     try:
         await server.start()
     except OSError as error:
+        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         where = f"{options.host}:{options.port}"
-        raise ConfigError(f"port: cannot listen on {where}: {error.strerror}; choose another --port") from error
+        raise ConfigError(f"port: cannot listen on {where}: {why}; choose another --port") from error
     try:
         url = f"http://{_UNSPECIFIED[options.host]}:{server.port}/" if options.host in _UNSPECIFIED else server.url()
         async with _registered(options, url, memory):

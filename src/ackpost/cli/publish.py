@@ -158,10 +158,10 @@ def _publish_batch(api: ApiClient, batch: _Batch, idempotency_key: str, name: st
         except ApiFailed as failed:
             if failed.status not in _PASSING or not left:
                 raise _located(failed, batch, name) from failed
-            time.sleep(failed.retry_after_s or 1)
+            time.sleep(1 if failed.retry_after_s is None else failed.retry_after_s)
         except Unreachable as error:
             if not left:
-                raise AckpostError(f"{error}; lines before {batch.numbers[0]} of {name} are published") from error
+                raise AckpostError(f"{error}; {_published_before(batch, name)}") from error
             time.sleep(0.5)
         else:
             events: list[dict[str, Any]] = answer["events"]
@@ -179,7 +179,11 @@ def _located(failed: ApiFailed, batch: _Batch, name: str) -> AckpostError:
                 what = f"line {batch.numbers[index]}: {field} {error['message']}"
             case _:
                 pass
-    return AckpostError(f"{name} {what}; lines before {batch.numbers[0]} are published, none from there on")
+    return AckpostError(f"{name} {what}; {_published_before(batch, name)}, nothing from there on")
+
+
+def _published_before(batch: _Batch, name: str) -> str:
+    return f"lines before {batch.numbers[0]} of {name} are published"
 
 
 def _count(number: int, one: str, many: str) -> str:

@@ -222,6 +222,7 @@ _STATS: Final = Verb(
     (Opt("by", "endpoint, type, reason or error."),), columns=("value", "total", "counts"),
 )  # fmt: skip
 
+
 def all_verbs() -> list[Verb]:
     """Give the whole table."""
     return [verb for _, verbs in _GROUPS.values() for verb in verbs] + [_STATS]

@@ -81,9 +81,7 @@ class Receiver:
         now_ms = self._clock.now_ms()
         fault = None if verifier is None else verifier.fault(request, now_ms // 1000)
         timestamp = request.header("webhook-timestamp") or request.header("x-webhook-timestamp") or "0"
-        self.arrivals.append(
-            Arrival(request.path, event_id, now_ms, int(timestamp), step.status, request.body, fault)
-        )
+        self.arrivals.append(Arrival(request.path, event_id, now_ms, int(timestamp), step.status, request.body, fault))
         if len(self.arrivals) > _REQUESTS_MAX:
             del self.arrivals[: _REQUESTS_MAX // 2]
         self._news.set()
