@@ -46,7 +46,6 @@ def start_job(ledger: Ledger, tenant: int, kind: JobKind, selector: JobSelector,
 
 def store_job(ledger: Ledger, job: Job) -> None:
     """Write a job, new or changed."""
-    ledger.forget_switching()
     ledger.execute(
         "INSERT INTO job (position, tenant, open, document) VALUES (?, ?, ?, ?)"
         " ON CONFLICT (position) DO UPDATE SET open = excluded.open, document = excluded.document",

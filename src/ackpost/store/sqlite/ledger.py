@@ -69,8 +69,8 @@ class Ledger:
     """
 
     __slots__ = (
-        "_bound", "_switching", "connection", "events_looked_at", "incarnation", "keys_looked_at", "last_position",
-        "node", "salt", "versions",
+        "_bound", "connection", "events_looked_at", "incarnation", "keys_looked_at", "last_position", "node", "salt",
+        "versions",
     )  # fmt: skip
 
     def __init__(self, connection: apsw.Connection) -> None:
@@ -83,7 +83,6 @@ class Ledger:
         self.events_looked_at = 0
         self.keys_looked_at = 0
         self._bound = 0
-        self._switching: set[int] | None = None
 
     def adopt(self, *, node: str, incarnation: int, salt: int, position_bound: int) -> None:
         """Begin as owner; no position up to ``position_bound`` is given again."""
@@ -125,7 +124,6 @@ class Ledger:
         """Return to ``mark``: the transaction was rolled back."""
         self.last_position, self._bound = mark
         self.versions.clear()
-        self._switching = None
 
     def routing_version(self, tenant: int) -> int | None:
         """Give a live tenant's routing version."""
@@ -141,17 +139,3 @@ class Ledger:
         """Make every accept of the tenant that was routed before now route again (rule E10)."""
         self.versions.pop(tenant, None)
         self.execute("UPDATE tenant SET routing_version = routing_version + 1 WHERE position = ?", (tenant,))
-
-    def switching(self) -> set[int]:
-        """Give the endpoints whose order is being rebuilt: only there a row may wait that nothing blocks any more."""
-        if self._switching is None:
-            sql = (
-                "SELECT json_extract(document, '$.params.endpoint') FROM job"
-                " WHERE open = 1 AND json_extract(document, '$.kind') = 'switch_ordering'"
-            )
-            self._switching = {endpoint for (endpoint,) in self.all(sql)}
-        return self._switching
-
-    def forget_switching(self) -> None:
-        """Look anew: a job was changed."""
-        self._switching = None

@@ -81,13 +81,6 @@ class Change:
         self.announced: list[DeliveryRef] = []
         self.keys: set[Pair] = set()
 
-    def left(self, endpoint: int, key_id: int | None, event: int) -> None:
-        """Note that a row ended. One outside the order (no ``key_id``) matters only while order is being rebuilt."""
-        if key_id is not None:
-            self.keys.add((endpoint, key_id))
-        elif endpoint in self.ledger.switching():
-            self.keys.update((endpoint, found) for found in key_ids(self.ledger, [event]).values())
-
     def settle(self) -> None:
         """Let go what waited behind rows that ended."""
         self.due.update(promote_next(self.ledger, self.keys, self.now_ms))
@@ -133,8 +126,7 @@ def end_pending(change: Change, hots: list[Hot], status: int | None, reason: str
         store_holds(ledger, hots)
     if status is not None:
         change.keys |= release_holds(ledger, [hot.position for hot in hots if hot.round > 1])
-    for hot in hots:
-        change.left(hot.endpoint, hot.key_id, hot.event)
+    change.keys.update((hot.endpoint, hot.key_id) for hot in hots if hot.key_id is not None)
 
 
 def end_dead(change: Change, hots: list[Hot], reason: str) -> None:
@@ -160,8 +152,6 @@ def discard_dead(change: Change, dead: list[Ended]) -> None:
         ],
     )  # fmt: skip
     change.keys |= release_holds(ledger, positions)
-    for one in dead:
-        change.left(one.endpoint, None, one.event)
 
 
 def cancel_pending(change: Change, hots: list[Hot], reason: str | None) -> None:

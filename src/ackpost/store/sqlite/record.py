@@ -105,9 +105,6 @@ class _Run:
             failing = [index for index in indices if decisions[index].delivery not in found]
             indices = [index for index in indices if decisions[index].delivery in found]
         self._change.keys.update((endpoint, key_id) for _, endpoint, key_id in gone if key_id is not None)
-        if self._ledger.switching():
-            for index in indices:
-                self._change.left(decisions[index].endpoint, None, decisions[index].event)
         flat: list[Any] = []
         columns, positions, applied = self._attempts.columns, self._positions, self._applied
         now_ms = self._change.now_ms
@@ -164,7 +161,8 @@ class _Run:
             self._ended += (*head, DELIVERED if one.verdict == "delivered" else DISCARDED, *tail, *inline)
             if hot.round > 1:
                 self._change.keys |= release_holds(ledger, [hot.position])
-        self._change.left(hot.endpoint, hot.key_id, hot.event)
+        if hot.key_id is not None:
+            self._change.keys.add((hot.endpoint, hot.key_id))
 
     def _write(self, before: set[int], hots: dict[int, Hot], changed: dict[int, Hot]) -> None:
         """Write what the decisions so far came to."""
@@ -214,7 +212,6 @@ class _Run:
             outcome.status_code, None, None, None, None, None,
         )])  # fmt: skip
         self._change.keys |= release_holds(ledger, [ended.position])
-        self._change.left(ended.endpoint, None, ended.event)
 
     def _follow(self, one: Decision, index: int, *, is_good: bool) -> None:
         """Change the endpoint, keep what is to be announced."""

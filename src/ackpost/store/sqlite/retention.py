@@ -6,7 +6,7 @@ from typing import Final
 
 from ackpost.ports.operations import Retain, Retained
 from ackpost.store.sqlite.ledger import Ledger, integers
-from ackpost.store.sqlite.moves import Change, load_ended
+from ackpost.store.sqlite.moves import Change
 from ackpost.store.sqlite.ordering import release_holds
 
 SCAN_ROWS_MAX: Final = 2_000
@@ -103,8 +103,6 @@ def _remove_dead(change: Change, before_ms: int, rows_max: int) -> int:
     if positions:
         listed = integers(positions)
         change.keys |= release_holds(ledger, positions)
-        for one in load_ended(ledger, positions).values():
-            change.left(one.endpoint, None, one.event)
         ledger.execute(
             "DELETE FROM late_delivery WHERE (event, delivery) IN (SELECT position - event_offset, position"
             " FROM dead_letter WHERE position IN (SELECT value FROM carray(?)))",
