@@ -9,8 +9,11 @@ import pytest
 
 from ackpost.core.outcome import Outcome
 from ackpost.core.target import parse_target
-from ackpost.egress.client import HttpClient
+from ackpost.egress.client import HttpClient, _Host
+from ackpost.egress.connection import Connection
+from ackpost.egress.failures import AttemptFailed
 from ackpost.egress.limits import Limits
+from ackpost.egress.request import Request
 from ackpost.testing.faults import FaultServer
 from ackpost.testing.script import Step
 from tests.egress.support import HEADERS, LOOPS, client_on_loopback, pair, post, run, until
@@ -247,6 +250,7 @@ def test_an_abort_closes_the_socket_and_reports_nothing(loop: str) -> None:
             sent.abort()
             sent.abort()
             await until(lambda: server.open_connections == 0 and client.stats().open == 0)
+            assert server.connections == 1
             dialled = client.send(target, HEADERS, b"{}", 5.0, outcomes.append)
             dialled.abort()
             await until(lambda: client.stats().open == 0)
@@ -255,6 +259,36 @@ def test_an_abort_closes_the_socket_and_reports_nothing(loop: str) -> None:
             late.abort()
             await until(lambda: client.stats().open == 0)
             assert client.stats().queued == 0
+        assert outcomes == []
+
+    run(main, loop)
+
+
+@pytest.mark.parametrize("how", ["abort", "close"])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_giving_up_in_the_moment_a_connection_stands(loop: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An abort, or the client's end, between the connect and the first byte: nothing is sent, nothing is left open."""
+
+    async def main() -> None:
+        outcomes: list[Outcome] = []
+        async with pair() as (client, server):
+            connect = client._connect
+            ends: list[asyncio.Task[None]] = []
+
+            async def connect_and_give_up(host: _Host, request: Request) -> Connection | AttemptFailed:
+                result = await connect(host, request)
+                if how == "abort":
+                    asyncio.get_running_loop().call_soon(request.abort)
+                else:
+                    ends.append(asyncio.create_task(client.close()))
+                return result
+
+            monkeypatch.setattr(client, "_connect", connect_and_give_up)
+            client.send(parse_target(server.url(), allow_http=True), HEADERS, b"{}", 5.0, outcomes.append)
+            await until(lambda: server.connections == 1 and client.stats().open == 0)
+            await until(lambda: server.open_connections == 0)
+            await asyncio.gather(*ends)
+            assert server.received == 0
         assert outcomes == []
 
     run(main, loop)
@@ -296,6 +330,7 @@ def test_close_ends_everything_in_silence(loop: str) -> None:
             await client.close()
             assert client.stats().open == 0
             await until(lambda: server.open_connections == 0)
+            client.send(target, HEADERS, b"{}", 5.0, outcomes.append).abort()
             assert (await post(client, server.url())).code == "local_error"
         assert outcomes == []
 

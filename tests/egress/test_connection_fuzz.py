@@ -210,3 +210,14 @@ def test_bytes_behind_an_answer_in_one_piece(body_bytes: int, more_bytes: int) -
     assert scene.wire.closed
     outcome = scene.end(None, eof=False)
     assert (outcome.code, outcome.detail, outcome.truncated) == ("delivered", "", body_bytes > 16_384)
+
+
+@pytest.mark.parametrize("more", [_ANSWERS["length"], _ANSWERS["empty"], b"HTTP/1.1 2", b"H"])
+def test_a_second_answer_is_nobodys(more: bytes) -> None:
+    """A well-formed answer behind the first is not mixed into it, and the connection that sent it is not used again."""
+    scene = Scene()
+    scene.receive([_ANSWERS["interim"] + more])
+    assert scene.released_count == 0
+    assert scene.wire.closed
+    outcome = scene.end(None, eof=False)
+    assert (outcome.status_code, outcome.response_body, len(outcome.response_headers)) == (201, b"abc", 1)
