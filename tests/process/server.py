@@ -215,10 +215,10 @@ class Server:
         body = b'{"type":"%b","data":%b%b}' % (type.encode(), data, more.encode())
         return self.api.call("POST", "/v1/events", raw=body)
 
-    def refused(self, method: str, path: str, body: object = None) -> ApiFailed:
+    def refused(self, method: str, path: str, body: object = None, *, version: str = "/v1") -> ApiFailed:
         """Make a call that must be refused, and give the refusal."""
         try:
-            answer = self.api.call(method, f"/v1{path}", body)
+            answer = self.api.call(method, version + path, body)
         except ApiFailed as failed:
             return failed
         raise AssertionError(f"{method} {path} was not refused: {answer!r}")

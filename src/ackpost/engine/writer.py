@@ -31,8 +31,8 @@ QUEUE_OPERATIONS_MAX: Final = 10_000
 QUEUE_BYTES_MAX: Final = 64 * 1024 * 1024
 RESULTS_A_GROUP_MAX: Final = 1000
 TROUBLE_PAUSE_S: Final = 0.25
-STOP_TRIES_MAX: Final = 40
-"""How often a stopping writer tries to store results while the store is in trouble: ten seconds."""
+STOP_S: Final = 4.0
+"""How long a stopping writer tries to store results while the store is in trouble."""
 
 Reply = Result | Repeated | RequestError
 Entry = tuple[Operation, asyncio.Future[Result | Repeated]]
@@ -65,7 +65,7 @@ class Writer:
         self._decisions: list[Decision] = []
         self._wake: asyncio.Event = asyncio.Event()
         self._stopping = False
-        self._stop_tries = 0
+        self._stop_deadline_s = 0.0
         self._task: asyncio.Task[None] | None = None
         self.observer: CommitObserver | None = None
         self.trouble: str | None = None
@@ -108,6 +108,7 @@ class Writer:
 
     async def stop(self) -> None:
         """Commit all that is queued, then end. Results that a broken store does not take are sent again later."""
+        self._stop_deadline_s = self._clock.monotonic() + STOP_S
         self._stopping = True
         self._wake.set()
         if self._task is not None:
@@ -182,8 +183,7 @@ class Writer:
         else:
             await self._commit_alone(entries)
         if decisions:
-            self._stop_tries += self._stopping
-            if self._stop_tries > STOP_TRIES_MAX:
+            if self._stopping and self._clock.monotonic() >= self._stop_deadline_s:
                 raise error
             await asyncio.sleep(TROUBLE_PAUSE_S)
             self._wake.set()
