@@ -83,3 +83,10 @@ def test_a_folder_without_the_right_to_write_is_refused(tmp_path: Path) -> None:
     # Rights do not bind root, for whom a folder of the kernel stands in.
     path = Path("/proc/ackpost.db") if os.geteuid() == 0 else folder / "ackpost.db"
     assert str(path) in _complaint(Server(tmp_path, database=path))
+
+
+def test_no_room_for_the_marks_of_what_is_in_flight_is_refused(tmp_path: Path) -> None:
+    """The file beside the database is named when it cannot be made."""
+    path = tmp_path / "ackpost.db"
+    Path(f"{path}-inflight").mkdir()
+    assert f"{path}-inflight" in _complaint(Server(tmp_path, database=path))

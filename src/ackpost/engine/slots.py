@@ -28,12 +28,17 @@ class Slots(Protocol):
 
 
 class SlotFile:
-    """A mapped file of ``count`` slots; ``left`` are the deliveries that stood in it when it was opened."""
+    """A mapped file of ``count`` slots; ``left`` are the deliveries that stood in it when it was opened.
+
+    Raises: OSError when it cannot be made or finds no room.
+    """
 
     def __init__(self, path: Path, count: int) -> None:
         size_bytes = SLOT.size * count
         with path.open("a+b") as file:
-            file.truncate(max(size_bytes, path.stat().st_size))
+            # Written, not only made longer: a page that finds no room when it is first touched kills the process.
+            file.write(bytes(max(0, size_bytes - path.stat().st_size)))
+            file.flush()
             self._map = mmap.mmap(file.fileno(), 0)
         left = {position for (position,) in SLOT.iter_unpack(bytes(self._map[: len(self._map) // 8 * 8])) if position}
         self.left: list[int] = sorted(left)

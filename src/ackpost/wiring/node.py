@@ -20,6 +20,7 @@ from ackpost.engine.housekeeping import Housekeeping, Retention
 from ackpost.engine.request import RequestBuilder
 from ackpost.engine.slots import SlotFile
 from ackpost.engine.writer import Writer
+from ackpost.errors import StoreError
 from ackpost.ports.operations import Interrupt, Interrupted
 from ackpost.service.context import Options, Services
 from ackpost.service.telemetry import watch_loop
@@ -69,8 +70,7 @@ class Node:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         incarnation = await self.store.open(node=self.name, now_ms=self.clock.now_ms(), lease_ms=LEASE_MS)
         self.telemetry.salt = self.store.salt
-        path = self.settings.database_path
-        self._slots = SlotFile(path.with_name(path.name + "-inflight"), self.settings.slots + UNRECORDED_MAX + 100)
+        self._slots = self._open_slots()
         self._transport = self._make_transport()
         writer = self._writer = Writer(self.store, self.clock, self.telemetry, incarnation=incarnation, node=self.name)
         engine = self._engine = Engine(
@@ -120,6 +120,14 @@ class Node:
         if self._slots is not None:
             self._slots.close()
         return cut_off
+
+    def _open_slots(self) -> SlotFile:
+        database = self.settings.database_path
+        path = database.with_name(database.name + "-inflight")
+        try:
+            return SlotFile(path, self.settings.slots + UNRECORDED_MAX + 100)
+        except OSError as error:
+            raise StoreError(f"The file {path} beside the database cannot be made: {error.strerror}.") from error
 
     async def _take_over(self, writer: Writer) -> None:
         """Record what was in flight when the last process died (rule E5)."""
