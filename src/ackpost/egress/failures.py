@@ -89,7 +89,7 @@ def tls_detail(error: BaseException) -> str:
     """Say why a TLS connection could not be opened or was broken off by the other side."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _CERTIFICATE.get(error.verify_code, f"the certificate is not accepted (code {error.verify_code})")
-    reason = getattr(error, "reason", None)  # errors that an event loop makes itself have none
+    reason: str | None = getattr(error, "reason", None)  # errors that an event loop makes itself have none
     if isinstance(error, ssl.SSLError) and reason:
         return "TLS failed: " + reason.replace("_", " ").lower()
     return "the connection was lost during the TLS handshake"
