@@ -47,8 +47,8 @@ lint: setup  ## Ruff, mypy and the import contracts only
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-simulate: setup  ## More seeds of the simulation than the test suite runs (ARGS are pytest's)
-	$(PY) -m pytest tests/simulation $(ARGS)
+simulate: setup  ## The simulation alone (SEED=17 replays one world, SEEDS=1000 runs fresh ones)
+	SIMULATE_SEED=$(SEED) SIMULATE_SEEDS=$(SEEDS) $(PY) -m pytest -q tests/simulation/test_simulation.py -k promises $(ARGS)
 
 setup: $(DEV) $(PACKAGE)  ## The environment for development, in .venv
 

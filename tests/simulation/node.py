@@ -1,0 +1,331 @@
+"""One server process of a world: real engine, writer, housekeeping and services; a store and a network of models."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from ackpost.core.decision import Decision
+from ackpost.core.ids import parse_id
+from ackpost.core.model import Endpoint
+from ackpost.core.outcome import Outcome
+from ackpost.core.target import Target
+from ackpost.engine.engine import Engine, EngineLimits
+from ackpost.engine.housekeeping import Housekeeping, Retention
+from ackpost.engine.request import RequestBuilder
+from ackpost.engine.writer import Writer
+from ackpost.errors import StoreBusy, StoreError, StoreFull, StoreOutcomeUnknown
+from ackpost.ports.operations import Interrupt, Interrupted
+from ackpost.ports.store import Store
+from ackpost.service.context import Options, Services
+from tests.simulation.history import Send, Violation
+from tests.simulation.loop import Process
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+T = TypeVar("T")
+START_MS = 1_800_000_000_000
+LEASE_MS = 20_000
+CRASHES_MAX = 3
+DRAIN_S = 30.0
+
+
+class NodeClock:
+    """Virtual process time; the wall clock may be stepped by the world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def now_ms(self) -> int:
+        """Process time."""
+        return self._world.now_ms()
+
+    def monotonic(self) -> float:
+        """Seconds of the loop."""
+        return self._world.loop.time()
+
+    def wall_s(self) -> int:
+        """The wall clock, with its steps."""
+        return (self._world.now_ms() + self._world.wall_step_ms) // 1000
+
+
+class NodeEntropy:
+    """Seeded chance."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._random = rng
+
+    def unit(self) -> float:
+        """A number in [0, 1)."""
+        return self._random.random()
+
+    def token(self, length_bytes: int) -> bytes:
+        """Bytes."""
+        return self._random.randbytes(length_bytes)
+
+
+class NodeTelemetry:
+    """Counts what was told, for the coverage of behaviours and for the invariants."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._states: dict[int, str] = {}
+
+    def accepted(self, events: int, deliveries: int) -> None:
+        """Seen."""
+        self._world.accepted_events += events
+        self._world.accepted_deliveries += deliveries
+
+    def committed(self, operations: int, duration_s: float) -> None:
+        """Seen."""
+
+    def attempts(self, decisions: Sequence[Decision]) -> None:
+        """Verdicts and codes are behaviours."""
+        seen = self._world.history.seen
+        for decision in decisions:
+            reason = f":{decision.reason}" if decision.verdict == "dead" else ""
+            seen[f"verdict {decision.verdict}{reason}"] += 1
+            seen[f"circuit {decision.circuit.state}"] += 1
+            if decision.outcome is not None:
+                seen[f"code {decision.outcome.code}"] += 1
+
+    def circuit(self, endpoint: int, state: str) -> None:
+        """Transitions are behaviours."""
+        self._world.history.seen[f"circuit to {state}"] += 1
+
+    def note(self, name: str, **fields: object) -> None:
+        """Notes are behaviours; a promotion by the sweep means that a row was stuck."""
+        self._world.history.seen[f"note {name}"] += 1
+        self._world.history.notes.append((name, fields))
+        if name in ("order.promoted_by_sweep", "endpoint.broken"):
+            raise Violation(f"{name}: {fields}")
+
+
+class NodeStore:
+    """The world's durable store as one process sees it: with latency, faults, and answers that are lost with it."""
+
+    def __init__(self, world: World, process: Process, inner: Store) -> None:
+        self._world = world
+        self._process = process
+        self._inner = inner
+        self.salt = inner.salt
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        inner = getattr(self._inner, name)
+
+        async def read(*args: Any, **given: Any) -> Any:
+            await self._pass()
+            if self._world.draws("read_fault"):
+                self._world.history.seen["fault read"] += 1
+                raise StoreBusy("simulated")
+            found = await inner(*args, **given)
+            await self._pass()
+            return found
+
+        return read
+
+    async def open(self, *, node: str, now_ms: int, lease_ms: int) -> int:
+        """Take the store; from now on another process must not send."""
+        await self._pass()
+        incarnation = await self._inner.open(node=node, now_ms=now_ms, lease_ms=lease_ms)
+        self.salt = self._inner.salt
+        self._world.owner = self._process
+        await self._pass()
+        return incarnation
+
+    async def close(self) -> None:
+        """Give it up."""
+        await self._inner.close()
+
+    async def commit(self, operations: Sequence[Any]) -> Any:
+        """Commit, or fail before or after it is durable, or die before or after."""
+        world, seen = self._world, self._world.history.seen
+        await self._pass()
+        if world.disk_is_full:
+            seen["fault full"] += 1
+            raise StoreFull("simulated")
+        for name, error in (("busy", StoreBusy), ("broken_before", StoreError)):
+            if world.draws(name):
+                seen[f"fault {name}"] += 1
+                raise error("simulated")
+        await self._die("crash_before_commit")
+        replies = await self._inner.commit(operations)
+        world.committed(self._process, operations, replies)
+        await self._die("crash_after_commit")
+        if world.draws("unknown_after"):
+            seen["fault unknown_after"] += 1
+            raise StoreOutcomeUnknown("simulated")
+        await self._pass()
+        world.told(replies)
+        return replies
+
+    async def _pass(self) -> None:
+        latency_s = self._world.store_latency_s()
+        await asyncio.sleep(latency_s)
+
+    async def _die(self, name: str) -> None:
+        if self._world.draws(name):
+            self._world.history.seen[f"fault {name}"] += 1
+            self._world.kill(self._process)
+            await asyncio.get_running_loop().create_future()
+
+
+class NodeSlots:
+    """The slot file: it outlives the process."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._process = process
+        self._taken = world.slot_file
+        self.left = sorted(set(self._taken.values()))
+
+    def clear(self) -> None:
+        """What was left is recorded."""
+        self._taken.clear()
+
+    def take(self, delivery: int) -> int:
+        """Mark."""
+        slot = next(number for number in range(len(self._taken) + 1) if number not in self._taken)
+        if self._process.alive:
+            self._taken[slot] = delivery
+        return slot
+
+    def free(self, slot: int) -> None:
+        """Unmark."""
+        if self._process.alive:
+            del self._taken[slot]
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class Flight:
+    """A request under way in the simulated network."""
+
+    def __init__(self) -> None:
+        self.aborted = False
+
+    def abort(self) -> None:
+        """Never call back."""
+        self.aborted = True
+
+
+class NodeTransport:
+    """Sends to the world's models, and shows each request to the checks first."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world = world
+        self._process = process
+
+    def send(
+        self, target: Target, headers: bytes, body: bytes, timeout_s: float, on_done: Callable[[Outcome], None]
+    ) -> Flight:
+        """Start one request."""
+        flight, world, process = Flight(), self._world, self._process
+        if not process.alive:
+            return flight
+        send = self._read(target, headers, body)
+        world.checks.on_send(send)
+        world.history.add(send)
+        answer = world.models[send.endpoint].answer(world.loop.time(), timeout_s)
+
+        def finish() -> None:
+            send.code, send.status_code = answer.outcome.code, answer.outcome.status_code
+            send.done_ms = world.now_ms()
+            if process.alive and not flight.aborted:
+                world.loop.call_soon(tell, context=process.context)
+
+        def tell() -> None:
+            send.told = True
+            world.checks.on_answer(send, answer.outcome.retry_after)
+            on_done(answer.outcome)
+
+        world.loop.call_later(answer.delay_s, finish, context=world.context)
+        world.request_left(send)
+        return flight
+
+    async def close(self) -> None:
+        """There are no connections."""
+
+    def _read(self, target: Target, headers: bytes, body: bytes) -> Send:
+        lines = [line.partition(": ") for line in headers.decode("latin-1").split("\r\n") if line]
+        named = {name.lower(): value for name, _, value in lines}
+        world = self._world
+        text = named.get("webhook-id") or named["x-webhook-id"]
+        event = parse_id("evt", text, world.salt)
+        if event is None:
+            raise Violation(f"a request with a malformed id: {text}")
+        endpoint = world.endpoint_of_path[target.path_query]
+        delivery, round_ = world.delivery_of(event, endpoint)
+        return Send(
+            at_ms=world.now_ms(), process=self._process, endpoint=endpoint, event=event, delivery=delivery,
+            round=round_, number=int(named["ackpost-attempt"]), is_test="ackpost-test" in named, headers=named,
+            body=body,
+        )  # fmt: skip
+
+
+class Node:
+    """A process that serves. ``died`` is done when it was killed or ended itself."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.process = Process(name)
+        self.died: asyncio.Future[None] = world.loop.create_future()
+        self.engine: Engine
+        self.writer: Writer
+        self.services: Services
+        self._housekeeping: Housekeeping
+        self._store = cast("Store", NodeStore(world, self.process, world.new_store()))
+        self._slots = NodeSlots(world, self.process)
+
+    async def start(self) -> None:
+        """As ``wiring`` starts a node. Raises: StoreError."""
+        world, store = self.world, self._store
+        clock, telemetry = NodeClock(world), NodeTelemetry(world)
+        entropy = NodeEntropy(random.Random(world.random.random()))
+        incarnation = await store.open(node=self.name, now_ms=clock.now_ms(), lease_ms=LEASE_MS)
+        self.writer = Writer(store, clock, telemetry, incarnation=incarnation, node=self.name)
+        self.engine = Engine(
+            store, self.writer, NodeTransport(world, self.process), clock, entropy, telemetry, self._slots,
+            make_builder=self._make_builder, limits=EngineLimits(slots=world.slots, host_cap=world.host_cap),
+            on_fatal=self._on_fatal,
+        )  # fmt: skip
+        self.writer.start()
+        await self._take_over(clock.now_ms())
+        self._housekeeping = Housekeeping(
+            store, self.writer, self.engine, clock, telemetry, node=self.name, incarnation=incarnation,
+            lease_ms=LEASE_MS, retention=Retention(),
+        )  # fmt: skip
+        self._housekeeping.start()
+        self.services = Services(
+            store=store, committer=self.writer, engine=self.engine, clock=clock, entropy=entropy,
+            options=Options(),
+        )  # fmt: skip
+
+    async def _take_over(self, now_ms: int) -> None:
+        if self._slots.left:
+            result = await self.writer.submit(Interrupt(self._slots.left, CRASHES_MAX, now_ms, self.name))
+            if isinstance(result, Interrupted) and result.dead:
+                self.world.history.seen["verdict dead:poison"] += result.dead
+            self._slots.clear()
+
+    async def stop(self) -> None:
+        """As ``wiring`` stops a node."""
+        await self.services.auth.close()
+        await self._housekeeping.stop()
+        await self.engine.drain(DRAIN_S)
+        await self.writer.stop()
+        await self._store.close()
+
+    def _make_builder(self, endpoint: Endpoint) -> RequestBuilder:
+        return RequestBuilder(endpoint, salt=self._store.salt, user_agent="Ackpost/0", allow_http=False)
+
+    def _on_fatal(self, error: BaseException) -> None:
+        """The process ends itself."""
+        self.world.history.seen[f"fatal {type(error).__name__}"] += 1
+        if not isinstance(error, StoreError):
+            self.world.fail(error)
+        self.world.kill(self.process)
