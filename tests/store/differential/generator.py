@@ -90,7 +90,7 @@ class Generator:
             (20, self.accept), (26, self.record), (6, self.replace_endpoint), (7, self.set_state), (9, self.redeliver),
             (6, self.cancel), (3, self.expire), (6, self.create_job), (16, self.step_job), (1, self.cancel_job),
             (3, self.interrupt), (1, self.promote), (2, self.retain), (1, self.renew), (2, self.rotate),
-            (1, self.delete_endpoint), (3, self.of_tenants), (2, self.of_keys),
+            (1, self.delete_endpoint), (3, self.of_tenants), (3, self.of_keys),
         ]  # fmt: skip
         (kind,) = self.random.choices([kind for _, kind in kinds], [weight for weight, _ in kinds])
         return kind()

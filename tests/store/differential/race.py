@@ -9,7 +9,7 @@ from ackpost.ports.store import Store
 from ackpost.testing.reference import ReferenceStore
 from ackpost.testing.store_contract import StoreHarness
 from ackpost.testing.store_contract.world import LEASE_MS, START_MS
-from tests.store.differential.generator import Generator
+from tests.store.differential.generator import DAY_MS, Generator
 from tests.store.differential.snapshot import Questions, shown, snapshot
 from tests.store.harnesses import ReferenceHarness
 
@@ -47,7 +47,7 @@ class Race:
 
     async def _step(self) -> None:
         draw = self.generator
-        self.now_ms += draw.random.choice((0, 1, 700, 4000))
+        self.now_ms += DAY_MS if draw.chance(0.01) else draw.random.choice((0, 1, 700, 4000))
         draw.now_ms = self.now_ms
         if draw.chance(0.02):
             await self._restart(is_clean=draw.chance(0.5))

@@ -30,8 +30,7 @@ def retain(state: State, op: Retain) -> Retained:
     letters = letters[:left]
     for row in letters:
         _remove(state, row)
-        if row.key is not None:
-            state.release(row)
+        if state.release(row) and row.key is not None:
             state.promote(row.endpoint, row.key, change)
     left -= len(letters)
 

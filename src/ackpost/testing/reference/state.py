@@ -291,9 +291,9 @@ class State:
             return
         if status == "dead" and hold and was_ordered:
             self.holds.setdefault((row.endpoint, row.key), {})[row.position] = row.event
-        elif status != "dead":
-            self.release(row)
-        self.promote(row.endpoint, row.key, change)
+        released = status != "dead" and self.release(row)
+        if was_ordered or released:
+            self.promote(row.endpoint, row.key, change)
 
     def end_dead(self, row: Row, reason: str, change: Change) -> None:
         """End a row as the store's own doing: it holds its key if the policy says so."""
@@ -319,13 +319,14 @@ class State:
             if not group:
                 del self.ordered[row.endpoint, row.key]
 
-    def release(self, row: Row) -> None:
-        """Remove the hold that this row has on its key, if any."""
-        if row.key is None:
-            return
-        held = self.holds.get((row.endpoint, row.key))
-        if held is not None and held.pop(row.position, None) is not None and not held:
+    def release(self, row: Row) -> bool:
+        """Remove the hold that this row has on its key; say whether there was one."""
+        held = {} if row.key is None else self.holds.get((row.endpoint, row.key), {})
+        if row.key is None or held.pop(row.position, None) is None:
+            return False
+        if not held:
             del self.holds[row.endpoint, row.key]
+        return True
 
     def promote(self, endpoint: int, key: str, change: Change) -> bool:
         """Let the first waiting row of a key go, unless it is blocked."""
