@@ -55,10 +55,10 @@ _TENANT_FIELDS: Final = (
 _ENDPOINT_COLUMNS: Final = ("id", "uid", "state", "circuit.state", "event_types", "url")
 _EVENT_COLUMNS: Final = ("id", "type", "key", "sequence", "status", "created_at")
 _DELIVERY_COLUMNS: Final = (
-    "id", "event_id", "type", "status", "reason", "held_by", "attempt_count", "next_attempt_at", "last_error",
+    "id", "type", "status", "reason", "held_by", "attempt_count", "next_attempt_at", "last_error",
 )  # fmt: skip
 _ATTEMPT_COLUMNS: Final = (
-    "number", "id", "delivery_id", "started_at", "trigger", "outcome", "status_code", "error", "duration_ms",
+    "id", "number", "started_at", "trigger", "outcome", "status_code", "error", "duration_ms",
 )  # fmt: skip
 _LETTER_COLUMNS: Final = ("delivery_id", "type", "reason", "attempt_count", "last_error", "died_at", "url")
 _JOB_COLUMNS: Final = ("id", "kind", "state", "total", "done", "skipped", "failed", "created_at")

@@ -6,13 +6,13 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Final
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-_WIDTH_UNBOUNDED: Final = 10_000
 _SHOWN_CHARS_MAX: Final = 4_000
 _LINE_CHARS: Final = 80
 # What could move the cursor, recolour or reorder a terminal's text: endpoints and publishers choose some of it.
@@ -49,7 +49,7 @@ def _print_list(answer: dict[str, Any], columns: Sequence[str]) -> None:
     if not answer["data"]:
         print("nothing found")
         return
-    _console().print(_table(answer["data"], columns))
+    _print_table(answer["data"], columns)
     if answer.get("next"):
         print(f"there are more: --after {answer['next']}")
 
@@ -57,29 +57,36 @@ def _print_list(answer: dict[str, Any], columns: Sequence[str]) -> None:
 def _print_object(answer: dict[str, Any]) -> None:
     inner = {name: (_INNER[name], rows) for name in _INNER if (rows := _rows(answer.get(name)))}
     inner |= {name: (_INNER[kind], rows) for name, kind in _INNER_ONE.items() if (rows := _rows([answer.get(name)]))}
-    fields = Table.grid(padding=(0, 2))
-    for name, value in answer.items():
-        if name not in inner:
-            fields.add_row(Text(name, style="dim"), Text(_long(value), overflow="fold"))
-    console = _console()
-    console.print(fields)
+    _print_fields({name: _long(value) for name, value in answer.items() if name not in inner})
     for name, (columns, rows) in inner.items():
-        console.print(Text(f"\n{name}", style="bold"))
-        console.print(_table(rows, columns))
+        _print_line(Text(f"\n{name}", style="bold"))
+        _print_table(rows, columns)
 
 
 def _rows(value: Any) -> list[dict[str, Any]]:
     return value if isinstance(value, list) and value and isinstance(value[0], dict) else []
 
 
-def _table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in columns:
-        identity = name.rpartition(".")[2] in {"id", "delivery_id", "event_id", "endpoint_id"}
-        table.add_column(name, overflow="fold", no_wrap=identity)
-    for row in rows:
-        table.add_row(*(Text(plain(cell(_at(row, name)))) for name in columns))
-    return table
+def _print_fields(fields: Mapping[str, str]) -> None:
+    width = max(map(len, fields), default=0)
+    for name, value in fields.items():
+        for label, line in zip_longest([name], value.split("\n"), fillvalue=""):
+            _print_line(Text(f"{label:<{width}}  ", style="dim").append(Text(line, style="not dim")))
+
+
+def _print_table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
+    """Print rows below each other; on a terminal that is too narrow, each field by field."""
+    lines = [[plain(cell(_at(row, name))) for name in columns] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(columns, *lines, strict=True)]
+    if sys.stdout.isatty() and sum(widths) + 2 * len(widths) > Console().width:
+        for number, line in enumerate(lines):
+            if number:
+                print()
+            _print_fields(dict(zip(columns, line, strict=True)))
+        return
+    for number, line in enumerate([list(columns), *lines]):
+        text = "  ".join(set_cell_size(one, width) for one, width in zip(line, widths, strict=True))
+        _print_line(Text(text.rstrip(), style="" if number else "dim"))
 
 
 def _at(row: Any, path: str) -> Any:
@@ -118,6 +125,7 @@ def plain(text: str) -> str:
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-def _console() -> Console:
-    """A terminal's own width; a pipe or file gets whole lines."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH_UNBOUNDED)
+def _print_line(text: Text) -> None:
+    """Print a line whole: terminals wrap it, pipes and files get it as it is."""
+    text.rstrip()
+    Console(highlight=False, soft_wrap=True).print(text)
