@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
@@ -11,6 +12,7 @@ from ackpost.core.addresses import AddressPolicy
 from ackpost.core.model import Endpoint
 from ackpost.core.policy import PRESETS, effective_policy
 from ackpost.core.signing import unseal
+from ackpost.errors import InvalidInput
 from ackpost.service.endpoint_input import (
     EndpointInput,
     EndpointPatch,
@@ -97,3 +99,10 @@ def test_an_empty_patch_and_the_same_description_again_change_nothing() -> None:
     assert replaced_endpoint(endpoint, given_, "store", RULES) == endpoint
     assert (endpoint.channels, endpoint.format) == (("b", "a"), "store")
     assert EndpointPatch().url is UNSET
+
+
+def test_an_endpoint_needs_a_url() -> None:
+    """An empty URL is refused like any other that names no host, although a new endpoint's present one is empty."""
+    with pytest.raises(InvalidInput) as refused:
+        _new(url="")
+    assert [error.loc for error in refused.value.errors] == [("body", "url")]

@@ -229,8 +229,11 @@ def _applied(
 
 
 def _checked_url(url: str, present: str, rules: TargetRules, errors: list[FieldError]) -> str:
-    """Give the normalised URL; the present one is not judged again. A blocked target alone keeps its own code."""
-    if url == present:
+    """Give the normalised URL; the present one is not judged again, and a new endpoint (empty) has none.
+
+    A blocked target alone keeps its own code.
+    """
+    if url and url == present:
         return url
     try:
         target = parse_target(url, allow_http=rules.allow_http)
