@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 
 from ackpost.cli.client import ApiClient
 from tests.cli.shell import Shell
-from tests.process.server import Server
+from tests.process.server import Lines, Server, until
 
 START_S = 30
 
@@ -121,6 +123,50 @@ def test_an_operator_key_made_beside_a_stopped_server(shell: Shell, tmp_path: Pa
 def test_options_that_do_not_go_together(shell: Shell, arguments: list[str], said: str) -> None:
     """Nothing is opened or called."""
     assert shell.refused("api-keys", "create", *arguments).startswith(said)
+
+
+def _serve(folder: Path, *arguments: str) -> tuple[str, str]:
+    """Start a server, call it with the key that it made, and stop it; give its log and the key."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ACKPOST_")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ackpost", "serve", "--port", "0", *arguments],
+        cwd=folder,
+        env={**inherited, "ACKPOST_LOG_FORMAT": "json"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert process.stdout is not None
+    log = Lines(process.stdout)
+    try:
+        started = until(lambda: [line for line in log.lines if '"server.started"' in line], "the server's start")
+        file = folder / (".ackpost/dev-key" if "--dev" in arguments else "operator.key")
+        key = until(lambda: file.read_text(encoding="ascii").strip() if file.exists() else None, "the key's file")
+        assert ApiClient(json.loads(started[0])["url"], key).call("GET", "/v1/tenants")["data"][0]["uid"] == "default"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(START_S) == 0
+    finally:
+        process.kill()
+        lines = log.join()
+    return "\n".join(lines), key
+
+
+def test_the_first_start_makes_a_key_and_tells_only_its_path(tmp_path: Path) -> None:
+    """Without a terminal the operator's key goes into a file of its owner; the next start makes no other."""
+    log, key = _serve(tmp_path)
+    assert key not in log
+    assert str(tmp_path / "operator.key") in log
+    log, again = _serve(tmp_path)
+    assert again == key
+    assert "operator_key.written" not in log
+
+
+def test_a_developers_key_is_kept_over_restarts(tmp_path: Path) -> None:
+    """``serve --dev`` shows the same key each time, in a curl that can be pasted."""
+    log, key = _serve(tmp_path, "--dev")
+    assert f"Authorization: Bearer {key}" in log
+    assert _serve(tmp_path, "--dev")[1] == key
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
