@@ -56,20 +56,24 @@ class _Run:
     def __init__(self, ledger: Ledger, operations: Sequence[Accept]) -> None:
         self._ledger = ledger
         self._answers = Answers(ledger, [operation.idempotency for operation in operations])
-        self._uids = self._load_uids(operations)
-        self._keys = self._load_keys(operations)
+        uids: list[tuple[int, str]] = []
+        keys: set[tuple[int, str]] = set()
+        for operation in operations:
+            for event in operation.events:
+                if event.uid is not None:
+                    uids.append((operation.tenant, event.uid))
+                if event.key is not None:
+                    keys.add((operation.tenant, event.key))
+        self._has_uids, self._has_keys = bool(uids), bool(keys)
+        self._uids = self._load_uids(uids) if uids else {}
+        self._keys = self._load_keys(keys) if keys else {}
         self._busy = self._load_busy(operations) if self._keys else set[tuple[int, int]]()
         self._events: list[Any] = []
         self._deliveries: list[Any] = []
         self._new_uids: list[Any] = []
         self._changed_keys: dict[tuple[int, str], _Key] = {}
 
-    def _load_uids(
-        self, operations: Sequence[Accept]
-    ) -> dict[tuple[int, str], tuple[bytes | None, AcceptedEvent]]:
-        wanted = [(one.tenant, event.uid) for one in operations for event in one.events if event.uid is not None]
-        if not wanted:
-            return {}
+    def _load_uids(self, wanted: list[tuple[int, str]]) -> dict[tuple[int, str], tuple[bytes | None, AcceptedEvent]]:
         return {
             (tenant, uid): (digest, AcceptedEvent(position, fanout, sequence, duplicate=True))
             for tenant, uid, digest, position, fanout, sequence in self._ledger.execute(
@@ -77,14 +81,9 @@ class _Run:
             )
         }
 
-    def _load_keys(self, operations: Sequence[Accept]) -> dict[tuple[int, str], _Key]:
-        wanted = {(one.tenant, event.key) for one in operations for event in one.events if event.key is not None}
-        if not wanted:
-            return {}
-        return {
-            (tenant, key): _Key(*state)
-            for tenant, key, *state in self._ledger.execute(_SELECT_KEYS, (_encode(wanted).decode(),))
-        }
+    def _load_keys(self, wanted: set[tuple[int, str]]) -> dict[tuple[int, str], _Key]:
+        rows = self._ledger.execute(_SELECT_KEYS, (_encode(wanted).decode(),))
+        return {(tenant, key): _Key(*state) for tenant, key, *state in rows}
 
     def _load_busy(self, operations: Sequence[Accept]) -> set[tuple[int, int]]:
         """Give the (endpoint, key) pairs of known keys behind which a new delivery has to wait."""
@@ -114,8 +113,8 @@ class _Run:
             raise NotFound("The tenant does not exist any more.", code="unknown_tenant")
         if version != operation.routing_version:
             return Stale()
-        originals = self._find_originals(operation)
-        sequences = self._check_sequences(operation, originals)
+        originals = self._find_originals(operation) if self._has_uids else None
+        sequences = self._check_sequences(operation, originals) if self._has_keys else None
         accepted = self._stage_all(operation, originals, sequences)
         if operation.idempotency is not None:
             self._answers.remember(operation.idempotency, accepted)
@@ -144,13 +143,11 @@ class _Run:
             ledger.allocate(position - first, now_ms)
         return Accepted(answers, refs)
 
-    def _find_originals(self, operation: Accept) -> list[AcceptedEvent | int | None] | None:
+    def _find_originals(self, operation: Accept) -> list[AcceptedEvent | int | None]:
         """Give for each event the stored one it repeats, or its index in this batch; None where it is new.
 
         All uids are looked at before any sequence: a repeated publish is a duplicate, not out of sequence (rule E4).
         """
-        if all(event.uid is None for event in operation.events):
-            return None
         seen: dict[str, int] = {}
         found: list[AcceptedEvent | int | None] = []
         for index, event in enumerate(operation.events):
@@ -172,10 +169,8 @@ class _Run:
 
     def _check_sequences(
         self, operation: Accept, originals: list[AcceptedEvent | int | None] | None
-    ) -> list[int | None] | None:
-        """Number the new events with a key; None when there are none."""
-        if all(event.key is None for event in operation.events):
-            return None
+    ) -> list[int | None]:
+        """Number the new events with a key."""
         last: dict[str, int] = {}
         given: list[int | None] = []
         for index, event in enumerate(operation.events):
