@@ -89,8 +89,8 @@ class Server:
 
     # ------------------------------------------------------------ the process
 
-    def launch(self) -> None:
-        """Start the process without waiting for it to serve."""
+    def launch(self, stdout: int = subprocess.PIPE) -> None:
+        """Start the process without waiting for it to serve; ``stdout`` is where its log goes instead of here."""
         assert self._process is None, "it runs already"
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("ACKPOST_")}
         self._process = subprocess.Popen(
@@ -101,12 +101,11 @@ class Server:
             cwd=self.folder,
             env={**inherited, "ACKPOST_OPERATOR_KEY": KEY, "ACKPOST_LOG_FORMAT": "json", **self._environment},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
         )  # fmt: skip
-        assert self._process.stdout is not None
         assert self._process.stderr is not None
-        self._out = Lines(self._process.stdout)
+        self._out = None if self._process.stdout is None else Lines(self._process.stdout)
         self._errors = Lines(self._process.stderr)
 
     def start(self) -> Self:
@@ -153,9 +152,8 @@ class Server:
         self.start()
 
     def _collect(self) -> list[str]:
-        assert self._out is not None
         assert self._errors is not None
-        self.ended += self._out.join()
+        self.ended += [] if self._out is None else self._out.join()
         complaint = self._errors.join()
         self._process = self._out = self._errors = None
         return complaint

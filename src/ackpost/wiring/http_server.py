@@ -4,39 +4,94 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import socket
 from collections.abc import Generator
 from typing import Any, Final
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ackpost.errors import ConfigError
 
 HEADER_BYTES_MAX: Final = 32 * 1024
 HEADER_S: Final = 10.0
+BODY_S: Final = 60.0
+UNREAD_BYTES_MAX: Final = 8 * 1024 * 1024
+"""So much of a body that nobody reads any more is taken, so that an ordinary client gets as far as the answer."""
+
 KEEP_ALIVE_S: Final = 75
 GRACE_S: Final = 3
 """What calls under way get at the end; all but those that wait for an attempt need milliseconds."""
+
 BACKLOG: Final = 2048
-_TOO_LARGE_BODY: Final = (
-    b'{"type":"about:blank","title":"Header too large","status":431,"code":"too_large","detail":"Use fewer headers"}'
+
+
+def _refusal(status: str, code: str, detail: str) -> bytes:
+    title = status.partition(" ")[2]
+    body = f'{{"type":"about:blank","title":"{title}","status":{status[:3]},"code":"{code}","detail":"{detail}"}}'
+    head = f"HTTP/1.1 {status}\r\ncontent-type: application/problem+json\r\ncontent-length: {len(body)}\r\n"
+    return f"{head}connection: close\r\n\r\n{body}".encode()
+
+
+_HEADER_TOO_LARGE: Final = _refusal(
+    "431 Request Header Fields Too Large", "too_large", f"A header may have at most {HEADER_BYTES_MAX} bytes."
 )
-_TOO_LARGE: Final = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/problem+json\r\n"
-    b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(_TOO_LARGE_BODY), _TOO_LARGE_BODY)
-)
+_NO_HTTP: Final = _refusal("400 Bad Request", "invalid", "This is no valid HTTP/1.1 request.")
+
+
+_HEARD: Final = -1
+"""In place of a number of bytes that the parser kept to itself: it told of something in this piece."""
+
+
+class _Part(enum.Enum):
+    """Which part of a request comes next on a connection."""
+
+    HEADER = HEADER_S
+    BODY = BODY_S
+    NONE = 0.0
+
+
+class _Answering:
+    """The transport as the answer to an incomplete request sees it: closing waits for the rest of the request.
+
+    A socket that is closed with something unread in it resets the connection, and the client loses the answer.
+    """
+
+    def __init__(self, protocol: BoundedProtocol) -> None:
+        self._protocol = protocol
+
+    def write(self, data: bytes) -> None:
+        """Write a part of the answer."""
+        self._protocol.transport.write(data)
+
+    def is_closing(self) -> bool:
+        """Whether the connection ends."""
+        return self._protocol.transport.is_closing()
+
+    def close(self) -> None:
+        """Close once the request has been read."""
+        self._protocol.close_when_read()
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Closes a connection whose header is too large or too slow, before anything is asked of the app."""
+    """Closes a connection whose header (or trailer) is too large, or whose request is too slow.
+
+    A request that comes in one piece costs two attributes more.
+    """
 
     def connection_made(self, transport: Any) -> None:
         """Start the clock of the first header."""
         super().connection_made(transport)
-        self._in_header = True
-        self._header_bytes = 0
-        self._header_timer: asyncio.TimerHandle | None = self.loop.call_later(HEADER_S, self._too_slow)
+        self.url = b""
+        self.headers = []
+        self._piece_bytes = 0
+        self._unread_bytes = 0
+        self._closes_when_read = False
+        self._answering: Any = _Answering(self)
+        self._timer: asyncio.TimerHandle | None = None
+        self._begin_header()
+        self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clock."""
@@ -45,36 +100,103 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A next request's header begins."""
-        self._in_header = True
+        self._begin_header()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """The header is whole."""
-        self._in_header = False
-        self._header_bytes = 0
+        self._part = _Part.BODY
+        self._unread_bytes = 0
         self._stop_timer()
+        if (self._header_bytes or self._piece_bytes > HEADER_BYTES_MAX) and self._is_header_too_large():
+            self._refuse(_HEADER_TOO_LARGE)
+            return
         super().on_headers_complete()
 
-    def data_received(self, data: bytes) -> None:
-        """Count what belongs to a header that is not complete yet."""
-        super().data_received(data)
-        if self._in_header and not self.transport.is_closing():
-            self._header_bytes += len(data)
-            if self._header_bytes > HEADER_BYTES_MAX:
-                self.transport.write(_TOO_LARGE)
+    def on_body(self, body: bytes) -> None:
+        """A part of the body; of one that is answered already only so much is taken."""
+        self._silent_bytes = _HEARD
+        cycle = self._current
+        if cycle is not None and cycle.response_complete:
+            self._unread_bytes += len(body)
+            if self._unread_bytes > UNREAD_BYTES_MAX:
                 self.transport.close()
-            elif self._header_timer is None:
-                self._header_timer = self.loop.call_later(HEADER_S, self._too_slow)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        self._part = _Part.NONE
+        self._stop_timer()
+        super().on_message_complete()
+        if self._closes_when_read:
+            self.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Judge what a piece leaves incomplete."""
+        self._piece_bytes = len(data)
+        super().data_received(data)
+        if self._part is _Part.NONE or self.transport.is_closing():
+            return
+        self._silent_bytes = 0 if self._silent_bytes == _HEARD else self._silent_bytes + len(data)
+        if self._is_header_too_large():
+            self._refuse(_HEADER_TOO_LARGE)
+            return
+        if self._timer is None:
+            self._start_timer()
+        if self._part is _Part.BODY:
+            self.cycle.transport = self._answering
+
+    def close_when_read(self) -> None:
+        """Close now, or at the end of the request that is answered before it was read."""
+        self._closes_when_read = True
+        if self._part is _Part.NONE:
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's words; ours are the same for all
+        """Answer what is no HTTP as every refusal is answered."""
+        self._refuse(_NO_HTTP)
+
+    @property
+    def _current(self) -> RequestResponseCycle | None:
+        """The newest request; uvicorn has none before the first."""
+        return self.cycle
+
+    def _begin_header(self) -> None:
+        self._part = _Part.HEADER
+        self._header_bytes = 0
+        self._headers_counted = 0
+        self._url_counted = 0
+        self._silent_bytes = _HEARD
+
+    def _is_header_too_large(self) -> bool:
+        """Count what came of header and trailer; what the parser still keeps to itself is in ``_silent_bytes``."""
+        if len(self.headers) > self._headers_counted or len(self.url) > self._url_counted:
+            self._header_bytes += sum(len(name) + len(value) for name, value in self.headers[self._headers_counted :])
+            self._header_bytes += len(self.url) - self._url_counted
+            self._headers_counted, self._url_counted = len(self.headers), len(self.url)
+            self._silent_bytes = 0
+        return self._header_bytes + self._silent_bytes > HEADER_BYTES_MAX
+
+    def _refuse(self, answer: bytes) -> None:
+        """Close; with an answer unless this request has one already."""
+        if not self.transport.is_closing():
+            cycle = self._current
+            if self._part is _Part.HEADER or cycle is None or not cycle.response_started:
+                self.transport.write(answer)
+            self.transport.close()
+
+    def _start_timer(self) -> None:
+        self._timer = self.loop.call_later(self._part.value, self._too_slow)
 
     def _too_slow(self) -> None:
-        self._header_timer = None
-        if self._in_header and not self.transport.is_closing():
+        self._timer = None
+        if self._part is not _Part.NONE:
             self.transport.close()
 
     def _stop_timer(self) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class QuietServer(uvicorn.Server):
@@ -116,6 +238,7 @@ def uvicorn_config(app: Any) -> uvicorn.Config:
         lifespan="off",
         access_log=False,
         log_config=None,
+        log_level="error",
         server_header=False,
         date_header=False,
         proxy_headers=False,

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
 
-QUEUED_MAX: Final = 2_000
-"""Batches of lines that wait; one batch is one commit's attempts or one rare line."""
+QUEUED_LINES_MAX: Final = 10_000
+"""Lines that wait. An attempt's line may keep 16 KiB of its answer in memory until it is written."""
 
 Batch = Callable[[], bytes]
 
@@ -25,18 +25,21 @@ class LineSink:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._batches: SimpleQueue[Batch | None] = SimpleQueue()
+        self._batches: SimpleQueue[tuple[Batch, int] | None] = SimpleQueue()
         self._broken = False
+        self._taken = 0
+        self._written = 0
         self.dropped = 0
         self._thread = threading.Thread(target=self._run, name="log-lines", daemon=True)
         self._thread.start()
 
-    def put(self, batch: Batch) -> None:
-        """Queue a batch; returns at once."""
-        if self._broken or self._batches.qsize() >= QUEUED_MAX:
+    def put(self, batch: Batch, lines: int = 1) -> None:
+        """Queue a batch of so many lines, from the event loop's thread; returns at once."""
+        if self._broken or self._taken - self._written >= QUEUED_LINES_MAX:
             self.dropped += 1
             return
-        self._batches.put(batch)
+        self._taken += lines
+        self._batches.put((batch, lines))
 
     def close(self) -> None:
         """Write what is queued, at most for two seconds."""
@@ -44,7 +47,8 @@ class LineSink:
         self._thread.join(timeout=2.0)
 
     def _run(self) -> None:
-        while (batch := self._batches.get()) is not None:
+        while (entry := self._batches.get()) is not None:
+            batch, lines = entry
             left = memoryview(batch())
             try:
                 while left:
@@ -52,3 +56,5 @@ class LineSink:
             except OSError:
                 self._broken = True  # nobody reads any more, or nothing fits; the work itself goes on
                 return
+            self._written += lines
+            del entry, batch, left

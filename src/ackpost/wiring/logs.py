@@ -68,7 +68,7 @@ class NodeTelemetry(Counters):
         """Results that became durable with one commit; lines are made in the sink's thread."""
         super().attempts(decisions)
         if self._level <= _LEVELS["info"]:
-            self._sink.put(partial(self._attempt_lines, decisions))
+            self._sink.put(partial(self._attempt_lines, decisions), len(decisions))
 
     def circuit(self, endpoint: int, state: str) -> None:
         """An endpoint's circuit changed."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import signal
 import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import uvloop
 
@@ -24,6 +26,8 @@ from ackpost.wiring.logs import NodeTelemetry
 from ackpost.wiring.node import Node
 from ackpost.wiring.system import SystemClock, SystemEntropy
 
+FILES_WANTED: Final = 65_536
+
 Ready = Callable[[str, str | None], None]
 """Called once it serves, with its URL and the operator's key if it may be shown."""
 
@@ -33,7 +37,16 @@ def serve(settings: Settings, *, ready: Ready | None = None) -> None:
 
     Raises: ConfigError, StoreError with one clear line when it cannot start; AckpostError when it had to stop.
     """
+    _allow_files()
     uvloop.run(run(settings, ready=ready))
+
+
+def _allow_files() -> None:
+    """Let the process have as many sockets as the system grants: shells grant few unless asked."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, FILES_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def run(settings: Settings, *, ready: Ready | None = None) -> None:
