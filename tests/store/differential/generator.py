@@ -25,6 +25,7 @@ POLICIES: tuple[dict[str, Any], ...] = (
     {}, {"timeout_s": 3}, {"ordering": "by-key"}, {"ordering": "by-key", "on_dead": "hold"},
     {"ordering": "by-key", "on_dead": "hold", "timeout_s": 2},
 )  # fmt: skip
+PHASES_MS = (1.0, 2.0, 3.0, 4.0, 5.5)
 REASONS = ("attempts_exhausted", "age_exceeded", "permanent_failure", "gone")
 FORMATS = (("standard", None), ("bare", None), ("flat", None), ("flat", "id"))
 CIRCUITS = (
@@ -146,7 +147,19 @@ class Generator:
             verdict = "discarded"
         used = verdict != "again" and not ends_itself
         good = Outcome("delivered", 200, response_body=b"x" * self.random.choice((0, 1500)), duration_ms=1.5)
-        bad = self.pick((Outcome("status", 500, response_body=b"yy"), Outcome("timeout", phase="wait")))
+        slow = Outcome("timeout", phase="wait", remote_ip="192.0.2.1", response_headers=(("a", "b"),), phases_ms=PHASES_MS)
+        bad = self.pick((Outcome("status", 500, response_body=b"yy"), slow))
+            (
+                Outcome("status", 500, response_body=b"yy"),
+                Outcome(
+                    "timeout",
+                    phase="wait",
+                    remote_ip="192.0.2.1",
+                    response_headers=(("a", "b"),),
+                    phases_ms=(1, 2, 3, 4, 5.5),
+                ),
+            )
+        )
         policy = self.state.policy(ref.endpoint)
         return Decision(
             delivery=ref.position, event=ref.event, tenant=ref.tenant, endpoint=ref.endpoint, round=ref.round,
@@ -155,7 +168,8 @@ class Generator:
             due_ms=self.now_ms + self.random.randrange(9000) if verdict in {"retry", "again"} else None,
             trigger=ref.trigger, crashes=ref.crashes if verdict == "again" else 0,
             outcome=None if ends_itself else good if verdict == "delivered" else bad,
-            started_at_ms=self.now_ms - 5, ended_at_ms=self.now_ms if self.chance(0.8) else 0, version=1,
+            started_at_ms=self.now_ms - 5, ended_at_ms=self.pick((self.now_ms, self.now_ms - 3, 0)),
+            version=self.pick((1, 2)),
             ordered=ref.ordered,
             hold=verdict == "dead" and ref.ordered and policy is not None and policy.on_dead == "hold",
             endpoint_change=self.change() if self.chance(0.2) else None,
