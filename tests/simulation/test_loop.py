@@ -78,7 +78,7 @@ def test_a_killed_process_does_nothing_more() -> None:
     async def work(name: str) -> None:
         try:
             while True:
-                await asyncio.sleep(0.7)
+                await asyncio.sleep(0.7 * SECOND_S)
                 log.append(name)
         finally:
             log.append(f"{name} cleaned up")

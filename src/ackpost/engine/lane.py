@@ -208,7 +208,14 @@ class Lane:
             return True
         if self.view is None or self.builder is None or self.view.endpoint.state != "enabled":
             return False
-        return any(not self.complete[klass] and len(self.heaps[klass]) < WINDOW_REFS // 4 for klass in CLASSES)
+        return any(self.runs_low(klass) for klass in CLASSES)
+
+    def runs_low(self, klass: int) -> bool:
+        """Whether more of a partial class should be loaded: sooner while the node has references left."""
+        if self.complete[klass]:
+            return False
+        least = WINDOW_REFS // 4 if self.budget.refs < REFS_MAX else REFS_A_CLASS_MIN // 2
+        return len(self.heaps[klass]) < least
 
     def misses(self, klass: int, due_ms: int) -> bool:
         """Memory claims to know all of a class, and knows nothing due as early as the store's first row of it."""

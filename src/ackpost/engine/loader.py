@@ -120,7 +120,7 @@ class Loader:
             self._configure(lane, endpoint)
         if lane.view is not None and lane.builder is not None and lane.view.endpoint.state == "enabled":
             for klass in CLASSES:
-                if not lane.complete[klass] and len(lane.heaps[klass]) < WINDOW_REFS // 4:
+                if lane.runs_low(klass):
                     await self._load_window(lane, klass)
         # Touched meanwhile: what was read may be older than the change, so it is read again before anything is sent.
         if reload and not lane.dirty:
