@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -38,13 +40,14 @@ class SqliteHarness:
     folder: str | None = None
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="ackpost-store-", dir=self.folder)
+        self._folder = Path(tempfile.mkdtemp(prefix="ackpost-store-", dir=self.folder))
+        atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
         self._count = 0
 
     def make(self, *, scan_rows_max: int = 10_000) -> Store:
         """A store in a new file."""
         self._count += 1
-        path = Path(self._folder.name) / f"{self._count}.db"
+        path = self._folder / f"{self._count}.db"
         return SqliteStore(str(path), inline=self.is_inline, salt=SALT, scan_rows_max=scan_rows_max)
 
     def reopen(self, store: Store) -> Store:
