@@ -20,7 +20,7 @@ from ackpost.ports.operations import (
     StepJob,
 )
 from ackpost.ports.store import DeliveryFilter, EventFilter, Page
-from ackpost.store.sqlite import jobs, retention
+from ackpost.store.sqlite import jobs, retention, selecting
 from tests.store.sqlite.world import Opened, opened
 
 
@@ -165,5 +165,23 @@ def test_an_endpoint_of_many_rows_is_listed_on_the_way(tmp_path: Path) -> None:
         events, cut = await mine.store.events(None, EventFilter(endpoint=mine.endpoint.position), Page(limit=2))
         assert (events, cut) == ([], refs[-1].event + 4)
         await mine.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_total_of_a_great_job_is_known_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where counting would hold up the writer a job begins without a total, and has the right one when it is done."""
+    monkeypatch.setattr(selecting, "_QUICK_ROWS", 3)
+
+    async def scenario() -> None:
+        world = await opened(tmp_path / "a.db", inline=True)
+        await _dead(world, ["gone"] * 4 + ["poison"])
+        job = await _job(world, "replay", reason="gone")
+        begun = await world.store.job(None, job)
+        assert begun is not None
+        assert begun.total is None
+        done = await _run(world, job, 4)
+        assert (done.state, done.total, done.done, done.skipped) == ("done", 4, 4, 0)
+        await world.store.close()
 
     asyncio.run(scenario())

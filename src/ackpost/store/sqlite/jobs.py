@@ -33,17 +33,14 @@ from ackpost.store.sqlite.ordering import drop_holds
 from ackpost.store.sqlite.placing import place
 from ackpost.store.sqlite.rows import Hot, load_endpoint, load_hot
 from ackpost.store.sqlite.selecting import (
-    DEAD_FROM,
     Candidate,
     candidates,
-    count_dead,
+    count_all_dead,
     dead_condition,
+    dead_source,
     is_wanted,
     span_of,
 )
-
-_TOTAL_MAX: Final = 100_000
-"""Above so many dead letters a job's total is not known before its end: counting would hold up the writer."""
 
 SCAN_ROWS_MAX: Final = 10_000
 """So many rows one step looks at, at most, to find those that it is about."""
@@ -64,8 +61,8 @@ def create_job(ledger: Ledger, op: CreateJob) -> JobSaved:
     elif selector.ids is not None:
         total = len(set(selector.ids))
     else:
-        total = count_dead(ledger.connection, op.job.tenant, selector, _TOTAL_MAX)
-        total = None if total == _TOTAL_MAX else total
+        # Where it is None it becomes known at the job's end: counting must not hold up the writer.
+        total = count_all_dead(ledger.connection, op.job.tenant, selector)
     position = ledger.allocate(1, op.job.created_at_ms)
     job = msgspec.structs.replace(op.job, position=position, state="queued", total=total, cursor=0)
     store_job(ledger, job)
@@ -141,7 +138,7 @@ def _dead_before(job: Job, rows_max: int, change: Change) -> tuple[list[Ended], 
         scan, scanned = f"endpoint = ? AND {scan}", [selector.endpoint, *scanned]
     inner = f"FROM dead_letter WHERE {scan} ORDER BY position"
     where = dead_condition(job.tenant, selector)
-    source = DEAD_FROM.replace("dead_letter", f"(SELECT * {inner} LIMIT ?)")
+    source = dead_source(selector, f"(SELECT * {inner} LIMIT ?)")
     sql = f"SELECT d.position {source} WHERE {where.sql} ORDER BY d.position LIMIT ?"
     found = [row[0] for row in ledger.all(sql, (*scanned, SCAN_ROWS_MAX, *where.values, rows_max))]
     if len(found) == rows_max:

@@ -43,51 +43,55 @@ class Reads(ABC):
     async def _read(self, work: Callable[[apsw.Connection], Given]) -> Given:
         """Call ``work`` with a reading connection."""
 
+    @abstractmethod
+    async def _read_hot(self, work: Callable[[apsw.Connection], Given]) -> Given:
+        """Call ``work`` where no long list is in the way: the engine and routing wait for it."""
+
     # ---- engine
 
     async def scan_work(self, *, after_endpoint: int, limit: int) -> list[Work]:
         """Loose scan of the hot index: at most ``limit`` endpoints after ``after_endpoint``, whole."""
-        return await self._read(lambda c: reads_engine.scan_work(c, after_endpoint, limit))
+        return await self._read_hot(lambda c: reads_engine.scan_work(c, after_endpoint, limit))
 
     async def load_window(
         self, endpoint: int, klass: int, *, after: tuple[int, int] | None, limit: int
     ) -> list[DeliveryRef]:
         """Pending, not waiting rows by (due_ms, position) after that pair, without payload."""
-        return await self._read(lambda c: reads_engine.load_window(c, endpoint, klass, after, limit))
+        return await self._read_hot(lambda c: reads_engine.load_window(c, endpoint, klass, after, limit))
 
     async def load_payloads(self, events: Sequence[int]) -> dict[int, EventPayload]:
         """Payloads by event; one whose data expired is absent."""
-        return await self._read(lambda c: reads_engine.load_payloads(c, events))
+        return await self._read_hot(lambda c: reads_engine.load_payloads(c, events))
 
     async def load_endpoints(self, endpoints: Sequence[int]) -> dict[int, Endpoint]:
         """Endpoints by position, whatever their tenant; deleted ones absent."""
-        return await self._read(lambda c: reads_engine.load_endpoints(c, endpoints))
+        return await self._read_hot(lambda c: reads_engine.load_endpoints(c, endpoints))
 
     async def endpoint_revs(self, endpoints: Sequence[int]) -> dict[int, int]:
         """Present revs; deleted ones absent."""
-        return await self._read(lambda c: reads_engine.endpoint_revs(c, endpoints))
+        return await self._read_hot(lambda c: reads_engine.endpoint_revs(c, endpoints))
 
     async def open_jobs(self, limit: int) -> list[Job]:
         """Jobs queued or running, oldest first."""
-        return await self._read(lambda c: reads_engine.open_jobs(c, limit))
+        return await self._read_hot(lambda c: reads_engine.open_jobs(c, limit))
 
     async def newest_event_ms(self) -> int | None:
         """When the newest event was accepted."""
-        return await self._read(reads_engine.newest_event_ms)
+        return await self._read_hot(reads_engine.newest_event_ms)
 
     async def pending_counts(self) -> dict[str, int]:
         """``due`` and ``waiting`` rows, each counted up to 100,000."""
-        return await self._read(reads_engine.pending_counts)
+        return await self._read_hot(reads_engine.pending_counts)
 
     async def oldest_due_ms(self) -> int | None:
         """Due time of the row that is due the longest."""
-        return await self._read(reads_engine.oldest_due_ms)
+        return await self._read_hot(reads_engine.oldest_due_ms)
 
     # ---- tenants, keys, endpoints, jobs
 
     async def routing(self, tenant: int) -> Routing | None:
         """A live tenant with its endpoints."""
-        return await self._read(lambda c: reads_admin.routing(c, tenant))
+        return await self._read_hot(lambda c: reads_admin.routing(c, tenant))
 
     async def tenant_by_uid(self, uid: str) -> Tenant | None:
         """A live tenant by its uid."""

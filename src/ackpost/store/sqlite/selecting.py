@@ -11,13 +11,13 @@ from ackpost.core.matching import RESERVED_PREFIX, matches, pattern_matches
 from ackpost.core.model import Endpoint
 from ackpost.ports.operations import JobSelector
 from ackpost.store.sqlite.ledger import integers
-from ackpost.store.sqlite.querying import Where, rows_of
+from ackpost.store.sqlite.querying import Where, is_short, rows_of
 
 _decode_channels = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 def dead_condition(tenant: int, selector: JobSelector) -> Where:
-    """Give the condition on ``dead_letter d JOIN event e``."""
+    """Give the condition on dead letters ``d`` and their events ``e``."""
     where = Where()
     if selector.ids is not None:
         where.add("d.position IN (SELECT value FROM carray(?))", integers(selector.ids))
@@ -32,15 +32,28 @@ def dead_condition(tenant: int, selector: JobSelector) -> Where:
     return where
 
 
-DEAD_FROM: Final = "FROM dead_letter d JOIN event e ON e.position = d.position - d.event_offset"
+def dead_source(selector: JobSelector, table: str = "dead_letter") -> str:
+    """Give what that condition is on; events are looked at only for their types."""
+    join = "" if selector.type is None else "JOIN event e ON e.position = d.position - d.event_offset"
+    return f"FROM {table} d {join}"
 
 
 def count_dead(connection: apsw.Connection, tenant: int, selector: JobSelector, limit: int) -> int:
     """Dead letters that a selector names, at most ``limit``."""
     where = dead_condition(tenant, selector)
-    sql = f"SELECT count(*) FROM (SELECT 1 {DEAD_FROM} WHERE {where.sql} LIMIT ?)"  # noqa: S608 - values are bound
+    sql = f"SELECT count(*) FROM (SELECT 1 {dead_source(selector)} WHERE {where.sql} LIMIT ?)"  # noqa: S608 - values are bound
     count: int = rows_of(connection, sql, (*where.values, limit))[0][0]
     return count
+
+
+def count_all_dead(connection: apsw.Connection, tenant: int, selector: JobSelector) -> int | None:
+    """Dead letters that a selector names; None where so many have to be looked at that it would take too long."""
+    scan = Where()
+    scan.equal("endpoint", selector.endpoint)
+    rows_max = _QUICK_ROWS if selector.type is None else _JOINED_ROWS
+    if not is_short(connection, f"SELECT 1 FROM dead_letter WHERE {scan.sql}", scan.values, rows_max):  # noqa: S608 - values are bound
+        return None
+    return count_dead(connection, tenant, selector, rows_max)
 
 
 class Candidate(msgspec.Struct, gc=False):
@@ -125,4 +138,6 @@ def count_recoverable(connection: apsw.Connection, endpoint: Endpoint | None, se
 
 
 _COUNT_ROWS: Final = 1000
+_QUICK_ROWS: Final = 200_000
+_JOINED_ROWS: Final = 20_000
 _NO_BOUND: Final = -1

@@ -53,6 +53,7 @@ class SqliteStore(Reads):
         self._ledger: Ledger | None = None
         self._writer: Runner = InlineRunner()
         self._readers: Runner = InlineRunner()
+        self._hot_reader: Runner = InlineRunner()
         self._local = threading.local()
         self._reading: list[apsw.Connection] = []
         self._checkpointer: Checkpointer | None = None
@@ -74,6 +75,7 @@ class SqliteStore(Reads):
         if not self._inline:
             self._writer = ThreadRunner("sqlite-writer")
             self._readers = ThreadRunner("sqlite-reader", _READERS)
+            self._hot_reader = ThreadRunner("sqlite-hot-reader")
         try:
             return await self._writer.run(lambda: self._open(node, now_ms, lease_ms))
         except BaseException:
@@ -139,6 +141,7 @@ class SqliteStore(Reads):
         if self._checkpointer is not None:
             self._checkpointer.stop()
         self._readers.stop()
+        self._hot_reader.stop()
         try:
             with mapped(self.path):
                 release_lease(ledger)
@@ -152,9 +155,9 @@ class SqliteStore(Reads):
             self._lock.release()
 
     def _stop_threads(self) -> None:
-        self._readers.stop()
-        self._writer.stop()
-        self._readers = self._writer = InlineRunner()
+        for runner in (self._readers, self._hot_reader, self._writer):
+            runner.stop()
+        self._readers = self._hot_reader = self._writer = InlineRunner()
 
     # ---- commit
 
@@ -228,6 +231,9 @@ class SqliteStore(Reads):
 
     async def _read(self, work: Callable[[apsw.Connection], Given]) -> Given:
         return await self._readers.run(lambda: self._with_reader(work))
+
+    async def _read_hot(self, work: Callable[[apsw.Connection], Given]) -> Given:
+        return await self._hot_reader.run(lambda: self._with_reader(work))
 
     def _with_reader(self, work: Callable[[apsw.Connection], Given]) -> Given:
         ledger = self._ledger

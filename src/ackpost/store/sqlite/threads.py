@@ -57,10 +57,11 @@ class ThreadRunner:
         return await future
 
     def stop(self) -> None:
-        """End the threads after what is queued."""
-        for _ in self._threads:
+        """End the threads after what is queued; again does nothing."""
+        threads, self._threads = self._threads, []
+        for _ in threads:
             self._queue.put(None)
-        for thread in self._threads:
+        for thread in threads:
             thread.join()
 
     def _serve(self) -> None:
