@@ -226,3 +226,11 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, old: bool) -> None:
     folder.chmod(0o755)
     assert done.stdout.startswith("StoreError The database"), (done.stdout, done.stderr)
     assert str(path) in done.stdout
+
+
+def test_an_old_sqlite_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library whose checkpoints can damage the file is not used (R32)."""
+    monkeypatch.setattr(apsw, "SQLITE_VERSION_NUMBER", 3_051_002)
+    with pytest.raises(StoreError, match="update apsw"):
+        _open(tmp_path / "a.db")
+    assert not (tmp_path / "a.db").exists()

@@ -14,6 +14,9 @@ SCHEMA_VERSION: Final = 1
 PAGE_BYTES: Final = 4096
 WAL_BYTES_MAX: Final = 64 * 1024 * 1024
 
+SQLITE_VERSION_MIN: Final = 3_051_003
+"""Before it a checkpoint beside a writer can damage the file (the write-ahead log's reset)."""
+
 _STATEMENTS_KEPT: Final = 256
 _CACHE_KIB: Final = 64 * 1024
 
@@ -23,6 +26,8 @@ def open_writer(path: str, busy_timeout_ms: int) -> apsw.Connection:
 
     Raises: apsw.Error, StoreError, StoreCorrupt, SchemaMismatch.
     """
+    if apsw.SQLITE_VERSION_NUMBER < SQLITE_VERSION_MIN:
+        raise StoreError(f"SQLite {apsw.sqlite_lib_version()} can damage a database; update apsw to 3.51.3 or later.")
     connection = apsw.Connection(path, statementcachesize=_STATEMENTS_KEPT)
     try:
         _prepare(connection, path, busy_timeout_ms)
