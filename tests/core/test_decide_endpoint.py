@@ -36,6 +36,13 @@ def test_a_straggler_does_not_open_twice() -> None:
     assert (late.circuit, late.endpoint_change, late.announcements) == (opened, None, ())
 
 
+def test_a_straggler_does_not_disable_twice() -> None:
+    """A second 410 of requests sent side by side ends its delivery, and tells of no second disabling."""
+    decision = decide(ref(), view(state="disabled", state_reason="gone"), answer(410))
+    assert (decision.verdict, decision.reason) == ("dead", "gone")
+    assert announced(decision) == ["ackpost.delivery.dead"]
+
+
 def test_counting_alone_is_not_stored() -> None:
     """Between transitions an attempt changes the circuit in memory only."""
     failing = view(circuit=Circuit(failures=4, row_started_ms=NOW_MS - 9), first_failure_ms=NOW_MS - 9)

@@ -148,7 +148,8 @@ def _add_consequences(
         change.retry_after_until_ms, changed = judgement.retry_after_until_ms, True
     if judgement.reason == "gone":
         change.disable_reason, changed = "gone", True
-    if change.disable_reason is not None:
+    # Requests that were under way beside the one that disabled it tell nothing again.
+    if change.disable_reason is not None and endpoint.state != "disabled":
         _announce(decision, view, "ackpost.endpoint.disabled", {"reason": change.disable_reason})
     if changed:
         decision.endpoint_change = change
