@@ -127,6 +127,8 @@ def test_no_attempt_is_planned_beyond_the_age_limit(limit_s: int | None, wait_ms
         (3_600_900, 900, False),  # the last attempt, due exactly at the limit, a little late
         (3_600_000 + LAST_ATTEMPT_LATE_MAX_MS, LAST_ATTEMPT_LATE_MAX_MS, False),
         (3_600_001 + LAST_ATTEMPT_LATE_MAX_MS, LAST_ATTEMPT_LATE_MAX_MS + 1, True),
+        (3_601_000, 0, False),  # our own error at the last attempt: a second later again
+        (3_660_001, 0, True),  # crash after crash made it due again
     ],
 )
 def test_a_delivery_held_up_beyond_its_age_is_not_sent(age_ms: int, overdue_ms: int, expected: bool) -> None:

@@ -242,3 +242,22 @@ def test_a_deleted_endpoint_gets_nothing_more() -> None:
         assert rig.marks.taken == {}
 
     play(story)
+
+
+def test_a_test_that_was_cancelled_in_time_is_not_sent() -> None:
+    """Tests are kept when the endpoint is loaded anew, but not those that somebody ended."""
+
+    async def story(rig: Rig) -> None:
+        rig.wire.reply = lambda _: (0.001, Outcome("local_error"))
+        endpoint = await rig.endpoint()
+        await rig.state(endpoint, "pause")
+        kept, cancelled = await rig.publish(endpoint, count=2, trigger="test", type="ackpost.test")
+        await rig.until(lambda: len(rig.wire.requests) == 2)
+        rig.wire.reply = lambda _: (0.001, answer())
+        await rig.submit(ops.Cancel(endpoint.tenant, rig.now_ms(), delivery=cancelled))
+        await rig.pass_s(5)
+        assert [request.n for request in rig.wire.requests] == [0, 1, 0]
+        assert [await rig.status(one) for one in (kept, cancelled)] == [("delivered", None), ("cancelled", None)]
+        assert rig.engine.budget.refs == 0
+
+    play(story)

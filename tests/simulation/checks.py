@@ -54,7 +54,7 @@ class Checks:
         self._check_circuit(send, endpoint, policy, others)
         self._check_order(send, row, policy)
         self._check_age(send, row, endpoint, policy)
-        if len(others) + 1 > policy.max_in_flight:
+        if len(others) + 1 > policy.max_in_flight and self._is_late(send):
             raise Violation(f"I6: {len(others) + 1} in flight, allowed are {policy.max_in_flight}")
         self._last_sent_ms[send.endpoint] = send.at_ms
 
@@ -117,7 +117,9 @@ class Checks:
         state, place = self._world.state, (row.endpoint, row.key)
         # One that was cancelled has let later ones go, and is not in order with them any more when it is redelivered.
         let_go = self._world.history.touched_by_people
-        before = [*state.ordered.get(place, {}), *state.holds.get(place, {})]
+        # Nor is one that was made later, by hand.
+        pending = [one.position for one in state.ordered.get(place, {}).values() if one.trigger == "schedule"]
+        before = [*pending, *state.holds.get(place, {})]
         before = [one for one in before if state.rows[one].event < row.event and one not in let_go]
         if before and not self._reordered(send):
             raise Violation(f"I4: {row} is sent before another of its key has ended: {before}")
@@ -131,8 +133,9 @@ class Checks:
             raise Violation(f"I6: sent at the age of {age_ms} ms, allowed are {limit_s} s: {row}")
 
     def _is_late(self, send: Send) -> bool:
-        """The engine knows by now what a person changed of the endpoint or its deliveries."""
-        return send.at_ms > self._world.history.known_ms.get(send.endpoint, 0)
+        """The engine knows by now what was last changed of the endpoint or its deliveries."""
+        history = self._world.history
+        return send.at_ms > max(history.known_ms.get(send.endpoint, 0), history.found_ms.get(send.endpoint, 0))
 
     def _reordered(self, send: Send) -> bool:
         """The ordering of the endpoint was switched just now, and the engine may not have heard of it yet."""

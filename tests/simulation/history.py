@@ -65,6 +65,7 @@ class History:
     crashes: Counter[int] = field(default_factory=Counter)
     touched_by_people: set[int] = field(default_factory=set)
     known_ms: dict[int, int] = field(default_factory=dict)
+    found_ms: dict[int, int] = field(default_factory=dict)
     reordered_ms: dict[int, int] = field(default_factory=dict)
     expired_events: set[int] = field(default_factory=set)
     disabled_endpoints: set[int] = field(default_factory=set)

@@ -157,6 +157,7 @@ class NodeStore:
         await self._die("crash_after_commit")
         if world.draws("unknown_after"):
             seen["fault unknown_after"] += 1
+            world.untold(replies)
             raise StoreOutcomeUnknown("simulated")
         await self._pass()
         world.told(replies)

@@ -26,8 +26,7 @@ from tests.simulation.node import LEASE_MS, START_MS, Node
 SETTLE_S = 3600.0
 SAMPLE_S = 5.0
 TOLD_MS = 100
-UNTOLD_MS = 3000
-"""When the answer of a commit is lost, the comparison of revs finds the change, a second and some reads later."""
+SLOW_S = 1.0
 FORMATS = ("standard", "standard", "store", "flat", "bare")
 
 
@@ -65,6 +64,8 @@ class World:
         self._served: asyncio.Event
         self._crash_in = 0
         self._slow_s = rng.choice([0.001, 0.001, 0.02, 0.3])
+        self._troubles = [kind for kind in ("crash", "freeze", "step", "full", "slow") if rng.random() < 0.5]
+        self._slowest_s = SLOW_S if "slow" in self._troubles else self._slow_s
         self._rates = {
             "read_fault": rng.choice([0, 0, 0.02, 0.2]),
             "busy": rng.choice([0, 0, 0.02, 0.2]),
@@ -103,14 +104,26 @@ class World:
     def told(self, replies: Sequence[Any]) -> None:
         """The answer of a commit reached the process: it must act on it at once."""
         for reply in replies:
-            self._changed(reply, self.now_ms() + TOLD_MS)
+            self._changed(reply, self.history.known_ms, self.now_ms() + TOLD_MS)
 
-    def _changed(self, reply: Any, known_ms: int) -> None:
+    def _found_ms(self) -> int:
+        """When a change that nobody told of is found: at a poll, which may fail a few times, after some slow reads."""
+        polls = 8 if self._rates["read_fault"] else 2
+        return self.now_ms() + 1000 * (polls + 1) + int(8000 * self._slowest_s)
+
+    def untold(self, replies: Sequence[Any]) -> None:
+        """The answer of a commit is lost: the comparison of revs finds the change, a second and some reads later."""
+        for reply in replies:
+            self._changed(reply, self.history.found_ms, self._found_ms())
+
+    def _changed(self, reply: Any, times_ms: dict[int, int], known_ms: int) -> None:
+        if isinstance(reply, ops.Recorded):
+            return
         touched = list(getattr(reply, "touched", ()))
         if isinstance(reply, ops.EndpointSaved):
             touched.append(reply.endpoint.position)
         for endpoint in touched:
-            self.history.known_ms[endpoint] = known_ms
+            times_ms[endpoint] = known_ms
 
     def committed(self, process: Process, operations: Sequence[ops.Operation], replies: Sequence[Any]) -> None:
         """A commit became durable."""
@@ -119,7 +132,7 @@ class World:
         for operation, reply in zip(operations, replies, strict=True):
             if isinstance(operation, ops.SetEndpointState) and operation.verb in ("resume", "enable"):
                 self.checks.waits_ended(operation.endpoint)
-            self._changed(reply, self.now_ms() + UNTOLD_MS + int(8000 * self._slow_s))
+            self._changed(reply, self.history.known_ms, self._found_ms())
             if isinstance(reply, ops.JobSaved) and reply.job.kind == "switch_ordering":
                 self.history.reordered_ms[int(reply.job.params["endpoint"])] = self.now_ms()
             if isinstance(operation, ops.Promote) and isinstance(reply, ops.Promoted) and reply.refs:
@@ -199,7 +212,7 @@ class World:
     async def _trouble(self) -> None:
         """Crash, freeze, step the wall clock, fill the disk, slow the store: now and then."""
         rng = self.random
-        kinds = [kind for kind in ("crash", "freeze", "step", "full", "slow") if rng.random() < 0.5]
+        kinds = self._troubles
         while kinds and self.loop.time() < self.chaos_s:
             await asyncio.sleep(rng.expovariate(1 / 12))
             await getattr(self, f"_{rng.choice(kinds)}")()
@@ -243,7 +256,7 @@ class World:
 
     async def _slow(self) -> None:
         self.history.seen["fault slow store"] += 1
-        before, self._slow_s = self._slow_s, 1.0
+        before, self._slow_s = self._slow_s, SLOW_S
         await asyncio.sleep(self.random.uniform(1, 8))
         self._slow_s = before
 

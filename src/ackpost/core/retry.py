@@ -53,9 +53,9 @@ def within_age_ms(retry: Retry, wait_ms: int, age_ms: int) -> int | None:
 def aged_out(retry: Retry, age_ms: int, overdue_ms: int) -> bool:
     """Say whether a due delivery was held up beyond its age.
 
-    ``overdue_ms`` is how long it has been due. The last attempt, due exactly at the limit, may be a minute late.
+    ``overdue_ms`` is how long it has been due. The last attempt, due at the limit, may be a minute late.
     """
     if retry.max_age_s is None:
         return False
     limit_ms = round(retry.max_age_s * 1000)
-    return age_ms > limit_ms and (age_ms - overdue_ms < limit_ms or overdue_ms > LAST_ATTEMPT_LATE_MAX_MS)
+    return age_ms > limit_ms and (age_ms - overdue_ms < limit_ms or age_ms > limit_ms + LAST_ATTEMPT_LATE_MAX_MS)

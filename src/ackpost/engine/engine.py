@@ -272,7 +272,7 @@ class Engine:
             self._loader.want_payload(lane, ref)
             return
         overdue_ms = now_ms - ref.due_ms
-        if overdue_ms > AGE_CHECK_MS and ref.trigger != "test":
+        if (ref.round_attempts or overdue_ms > AGE_CHECK_MS) and ref.trigger != "test":
             age_ms = view.endpoint.clock_ms(now_ms) - ref.age_start_ms
             if retries.aged_out(view.policy.retry, age_ms, overdue_ms):
                 self._end(lane, ref, "age_exceeded")
@@ -371,7 +371,8 @@ class Engine:
                 for future in self._waiters.pop(decision.delivery, ()):
                     if not future.done():
                         future.set_result(True)
-        self.touch(recorded.touched)
+        # What else an attempt changes of its endpoint is in memory already; disabling made a job and raised the rev.
+        self.touch(decision.endpoint for decision in decisions if _disables(decision))
         self.hand_off(recorded.refs)
         self.dispatcher.kick()
 
@@ -402,3 +403,7 @@ class Engine:
         await self._loader.close()
         self.dispatcher.close()
         return cut_off
+
+
+def _disables(decision: Decision) -> bool:
+    return decision.endpoint_change is not None and decision.endpoint_change.disable_reason is not None

@@ -136,6 +136,19 @@ class Lane:
         self.complete[:] = (False, False, False)
         self.bounds[:] = (_NO_BOUND, _NO_BOUND, _NO_BOUND)
 
+    def tests_held(self) -> list[DeliveryRef]:
+        """Test deliveries that are not sent yet: they are kept over reloads, as they go whatever the state."""
+        unfetched = [ref for ref in self.unfetched.values() if ref.trigger == "test"]
+        return [*(entry[2] for entry in self.tests), *unfetched]
+
+    def drop_test(self, ref: DeliveryRef) -> None:
+        """Somebody ended it before it was sent."""
+        self.tests = [entry for entry in self.tests if entry[2] is not ref]
+        heapify(self.tests)
+        if self.unfetched.get(ref.position) is ref:
+            del self.unfetched[ref.position]
+        self._forget(ref)
+
     def give_payload(self, ref: DeliveryRef, payload: EventPayload) -> None:
         """Keep a payload with its reference, if that is still known."""
         if ref.payload is None and self.known.get(ref.position) is ref:

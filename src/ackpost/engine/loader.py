@@ -118,6 +118,10 @@ class Loader:
                 return
             lane.forget_queued()
             self._configure(lane, endpoint)
+            for ref in lane.tests_held():
+                stored = await self._store.delivery(ref.tenant, ref.position)
+                if stored is None or stored.status != "pending":
+                    lane.drop_test(ref)
         if lane.view is not None and lane.builder is not None and lane.view.endpoint.state == "enabled":
             for klass in CLASSES:
                 if lane.runs_low(klass):
