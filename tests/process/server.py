@@ -137,7 +137,9 @@ class Server:
     def stop(self, within_s: float = STOP_S) -> int:
         """Ask it to stop (SIGTERM) and give its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        code, _ = self.wait(within_s)
+        code, complaint = self.wait(within_s)
+        if code != 0:
+            print(f"the server ended with {code}:", *complaint, sep="\n")
         return code
 
     def kill(self) -> None:
