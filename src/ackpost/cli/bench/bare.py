@@ -48,7 +48,7 @@ class BareApp:
             "headers": [(b"content-type", b"application/json"), (b"content-length", b"13")],
         }
 
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, _scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Serve one publish."""
         message = await receive()
         body: bytes = message["body"]

@@ -77,8 +77,9 @@ class Load:
         now_ns = int(time.monotonic() * 1e9)
         return b'{%b"type":"%b","data":{"t":%d,%b}}' % (uid, self.orders.event_type.encode(), now_ns, self._filling)
 
-    def closed(self) -> None:
+    def closed(self, *, broken: bool) -> None:
         """One connection has ended."""
+        self.refused += broken
         self.open -= 1
         if self.open == 0 and not self.done.done():
             self.done.set_result(None)
@@ -113,8 +114,8 @@ class LoadProtocol(asyncio.Protocol):
         self._next()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the load."""
-        self._load.closed()
+        """Tell the load; a connection that broke is one that refuses what it still had to send."""
+        self._load.closed(broken=exc is not None)
 
     def _next(self) -> None:
         load = self._load

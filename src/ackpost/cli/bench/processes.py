@@ -31,7 +31,7 @@ class Child:
         folder: Path | None = None,
         quiet: bool = False,
     ) -> None:
-        self.process = subprocess.Popen(
+        self.process = subprocess.Popen(  # noqa: S603 - this Python and modules of this package
             [sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL if quiet else subprocess.PIPE,
