@@ -136,6 +136,23 @@ def test_requests_in_one_piece_are_all_answered(server: Server) -> None:
     assert answer.count(b"HTTP/1.1 200 ") == 1
 
 
+def test_a_wish_for_another_protocol_is_ignored(server: Server) -> None:
+    """Java's HTTP client asks for h2c with its first request: that is served as it is, whole, however it is cut."""
+    wish = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQ\r\n"
+    data = b'{"type":"upgraded.event","data":1}'
+    head = f"POST /v1/events HTTP/1.1\r\nhost: a\r\n{AUTHORIZED}content-length: {len(data)}\r\n".encode()
+    last = f"GET /v1/events HTTP/1.1\r\nhost: a\r\n{AUTHORIZED}connection: close, upgrade\r\nupgrade: h2c\r\n\r\n"
+    asked = (head + wish + b"\r\n" + data) * 2 + head + b"\r\n" + data + last.encode()
+    for cuts in ((len(asked),), (150, len(asked)), (len(head + wish) + 5, len(asked))):
+        with _connected(server) as connection:
+            begin = 0
+            for end in cuts:
+                connection.sendall(asked[begin:end])
+                begin = end
+            answer = _rest(connection)
+        assert (answer.count(b"HTTP/1.1 202 "), answer.count(b"HTTP/1.1 200 ")) == (3, 1)
+
+
 def test_a_trailer_without_end_is_cut_off(server: Server) -> None:
     """What follows a chunked body is bounded like a header."""
     before = _memory_mib(server)

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Generator
 from typing import Any, Final
 
+import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -89,6 +90,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unread_bytes = 0
         self._closes_when_read = False
         self._answering: Any = _Answering(self)
+        self._upgrade: bytes | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._begin_header()
         self._start_timer()
@@ -111,6 +113,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if (self._header_bytes or self._piece_bytes > HEADER_BYTES_MAX) and self._is_header_too_large():
             self._refuse(_HEADER_TOO_LARGE)
             return
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
+            self._upgrade = self._without_upgrade()
+            return
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -125,6 +130,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request is whole."""
+        if self._upgrade is not None:
+            return  # only the parser takes it for whole
         self._part = _Part.NONE
         self._stop_timer()
         super().on_message_complete()
@@ -134,7 +141,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Judge what a piece leaves incomplete."""
         self._piece_bytes = len(data)
-        super().data_received(data)
+        self._parse(data)
         if self._part is _Part.NONE or self.transport.is_closing():
             return
         self._silent_bytes = 0 if self._silent_bytes == _HEARD else self._silent_bytes + len(data)
@@ -146,15 +153,36 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._part is _Part.BODY:
             self.cycle.transport = self._answering
 
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser.
+
+        At a wish to change the protocol (``Upgrade: h2c`` of Java's HTTP client, say) it would stop and lose the body.
+        The wish is ignored, as a server may: the request is parsed anew without it. Source: RFC 9110 §7.8.
+        """
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as pause:
+            head, self._upgrade = self._upgrade, None
+            if head is None:
+                self._refuse(_NO_HTTP)
+                return
+            self.parser = httptools.HttpRequestParser(self)
+            self._parse(head + data[pause.args[0] :])
+        except httptools.HttpParserError:
+            self._refuse(_NO_HTTP)
+
+    def _without_upgrade(self) -> bytes:
+        """Write the header that was parsed without its ``Upgrade``."""
+        line = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        kept = [b"%b: %b" % (name, value) for name, value in self.headers if name != b"upgrade"]
+        return b"\r\n".join([line, *kept, b"", b""])
+
     def close_when_read(self) -> None:
         """Close now, or at the end of the request that is answered before it was read."""
         self._closes_when_read = True
         if self._part is _Part.NONE:
             self.transport.close()
-
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's words; ours are the same for all
-        """Answer what is no HTTP as every refusal is answered."""
-        self._refuse(_NO_HTTP)
 
     @property
     def _current(self) -> RequestResponseCycle | None:
