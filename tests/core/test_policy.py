@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackpost.core.policy import PRESETS, effective_policy
+from ackpost.core.policy import PRESETS, effective_policy, stored_policy
 from ackpost.errors import InvalidInput
 
 
@@ -141,3 +141,12 @@ def test_a_policy_is_valid_or_refused(preset: str, retry: dict[str, Any]) -> Non
     rule = policy.retry
     assert rule.schedule_s or rule.max_attempts or rule.max_age_s
     assert rule.schedule_s or not rule.jitter_ratio
+
+
+def test_of_a_stored_policy_what_can_be_used_is_used() -> None:
+    """A field that is not allowed (any more) counts as left out, and the others hold."""
+    good = {"preset": "store", "ordering": "by-key", "retry": {"base_s": 3.0}}
+    assert stored_policy(good) == effective_policy(good)
+    broken = {**good, "timeout_s": "soon", "circuit": {"failures": 0}, "colour": "red"}
+    assert stored_policy(broken) == effective_policy(good)
+    assert stored_policy({"preset": "gone", "on_dead": "hold"}) == effective_policy({"on_dead": "hold"})

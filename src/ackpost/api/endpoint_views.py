@@ -11,7 +11,7 @@ from ackpost.api.views import time_text
 from ackpost.core import ids
 from ackpost.core.headers import masked
 from ackpost.core.model import CircuitName, Endpoint, EndpointState
-from ackpost.core.policy import Policy, effective_policy
+from ackpost.core.policy import Policy, stored_policy
 from ackpost.core.times import rfc3339_ms
 from ackpost.core.view_state import circuit_view, disable_at_ms, failing_since_ms
 from ackpost.service.auth import Principal
@@ -138,7 +138,7 @@ def changed_endpoint_view(endpoint: Endpoint, tenant_uid: str, salt: int, now_ms
 
 
 def _fields(endpoint: Endpoint, tenant_uid: str, salt: int, now_ms: int, *, with_credentials: bool) -> dict[str, Any]:
-    policy = effective_policy(endpoint.policy)
+    policy = stored_policy(endpoint.policy)
     headers = endpoint.headers
     if not with_credentials:
         headers = {name: masked(name, value) for name, value in headers.items()}

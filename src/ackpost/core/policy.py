@@ -111,6 +111,24 @@ def effective_policy(stored: dict[str, Any]) -> Policy:
     return policy
 
 
+def stored_policy(stored: dict[str, Any]) -> Policy:
+    """As ``effective_policy``, but what cannot be used (it was written by hand, or under other limits) is left out.
+
+    For those who must go on whatever a row holds. Nothing is sent under a policy that ``effective_policy`` refuses.
+    """
+    try:
+        return effective_policy(stored)
+    except InvalidInput:
+        usable: dict[str, Any] = {}
+        for name, value in stored.items():
+            try:
+                effective_policy({**usable, name: value})
+            except InvalidInput:
+                continue
+            usable[name] = value
+        return effective_policy(usable)
+
+
 def _set(given: dict[str, Any]) -> dict[str, Any]:
     """Leave out nulls: JSON Merge Patch resets a field to its default by null."""
     return {name: value for name, value in given.items() if value is not None or name == "rate_per_s"}

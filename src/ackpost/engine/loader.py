@@ -133,12 +133,10 @@ class Loader:
     def _configure(self, lane: Lane, endpoint: Endpoint) -> None:
         """An endpoint that cannot be used (written by hand, another server's rules) is parked with its reason."""
         try:
-            builder = self._make_builder(endpoint)
+            lane.configure(endpoint, self._make_builder(endpoint), self._store.salt)
         except AckpostError as error:
             lane.park()
             self._host.lane_broken(lane, str(error))
-            return
-        lane.configure(endpoint, builder, self._store.salt)
 
     async def _load_window(self, lane: Lane, klass: int) -> None:
         known = sum(1 for ref in lane.known.values() if ref.klass == klass)

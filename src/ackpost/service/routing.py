@@ -11,7 +11,7 @@ from typing import Final
 
 from ackpost.core.matching import RoutingTable
 from ackpost.core.model import Endpoint
-from ackpost.core.policy import effective_policy
+from ackpost.core.policy import stored_policy
 from ackpost.errors import NotFound
 from ackpost.ports.clock import Clock
 from ackpost.ports.operations import Target
@@ -108,7 +108,7 @@ def target_of(endpoint: Endpoint) -> Target:
         endpoint=endpoint.position,
         rev=endpoint.rev,
         pin=f"flat:{endpoint.key_field}" if flat_key else endpoint.format,
-        by_key=effective_policy(endpoint.policy).ordering == "by-key",
+        by_key=stored_policy(endpoint.policy).ordering == "by-key",
         paused_since_ms=endpoint.paused_since_ms,
         paused_total_ms=endpoint.paused_total_ms,
     )

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from ackpost.core.model import Endpoint, EndpointVersion
-from ackpost.core.policy import effective_policy
+from ackpost.core.policy import stored_policy
 from ackpost.errors import Conflict, FieldError, InvalidInput, NotFound
 from ackpost.ports.operations import (
     CreateEndpoint,
@@ -75,7 +75,7 @@ def replace_endpoint(ledger: Ledger, op: ReplaceEndpoint) -> EndpointSaved | Sta
         new.version = old.version + 1
         _store_version(ledger, new)
     store_endpoint(ledger, new)
-    before, after = effective_policy(old.policy), effective_policy(new.policy)
+    before, after = stored_policy(old.policy), stored_policy(new.policy)
     if _differ(old, new, _ROUTING_FIELDS) or before.ordering != after.ordering:
         ledger.raise_routing_version(new.tenant)
     saved = _saved(ledger, new)

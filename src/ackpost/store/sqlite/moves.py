@@ -12,7 +12,7 @@ import msgspec
 from ackpost.core.decision import Announcement
 from ackpost.core.ids import ENDPOINT, public_id
 from ackpost.core.model import REPLAY, DeliveryRef, Endpoint, Trigger
-from ackpost.core.policy import effective_policy
+from ackpost.core.policy import stored_policy
 from ackpost.store.sqlite.ledger import Insert, Ledger, integers
 from ackpost.store.sqlite.ordering import Pair, is_blocked, promote_next, release_holds, store_holds
 from ackpost.store.sqlite.rows import (
@@ -207,20 +207,18 @@ def key_ids(ledger: Ledger, events: list[int]) -> dict[int, int]:
     """Give the keys of those of these events that have one."""
     if not events:
         return {}
-    sql = (
-        "SELECT position, key_id FROM event WHERE position IN (SELECT value FROM carray(?)) AND key_id IS NOT NULL"
-    )
+    sql = "SELECT position, key_id FROM event WHERE position IN (SELECT value FROM carray(?)) AND key_id IS NOT NULL"
     return dict(ledger.all(sql, (integers(events),)))
 
 
 def is_by_key(endpoint: Endpoint) -> bool:
     """Say whether the endpoint gets the events of a key in order."""
-    return effective_policy(endpoint.policy).ordering == "by-key"
+    return stored_policy(endpoint.policy).ordering == "by-key"
 
 
 def holds_keys(endpoint: Endpoint) -> bool:
     """Say whether a dead delivery holds its key."""
-    policy = effective_policy(endpoint.policy)
+    policy = stored_policy(endpoint.policy)
     return policy.ordering == "by-key" and policy.on_dead == "hold"
 
 

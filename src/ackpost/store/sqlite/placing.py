@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ackpost.core.model import Endpoint
-from ackpost.core.policy import effective_policy
+from ackpost.core.policy import stored_policy
 from ackpost.store.sqlite.ledger import Ledger
 from ackpost.store.sqlite.moves import Change, key_ids
 from ackpost.store.sqlite.ordering import is_blocked, let_go
@@ -13,7 +13,7 @@ from ackpost.store.sqlite.rows import TRIGGER_CODES, Hot
 def place(change: Change, hots: list[Hot], endpoint: Endpoint) -> None:
     """Give each row its place in the order, one after another: a row may block those placed before it."""
     ledger = change.ledger
-    policy = effective_policy(endpoint.policy)
+    policy = stored_policy(endpoint.policy)
     keys = key_ids(ledger, [hot.event for hot in hots])
     for hot in hots:
         key_id = keys.get(hot.event)
