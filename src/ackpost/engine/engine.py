@@ -16,7 +16,7 @@ import msgspec
 from ackpost.core import retry as retries
 from ackpost.core.decide import EndpointView, decide_after_attempt, decide_ending
 from ackpost.core.decision import Decision
-from ackpost.core.model import FIRST, DeliveryRef, Endpoint
+from ackpost.core.model import FIRST, DeliveryRef, Endpoint, Job
 from ackpost.core.outcome import Outcome
 from ackpost.engine.dispatcher import Dispatcher
 from ackpost.engine.lane import Budget, Lane
@@ -343,14 +343,29 @@ class Engine:
             if result.refs:
                 self.hand_off(result.refs)
         elif isinstance(result, EndpointSaved):
+            if result.job is not None and result.endpoint.state != "disabled":
+                self.budget.rebuilding.add(result.endpoint.position)
             self.touch((result.endpoint.position,))
         elif isinstance(result, DeliveriesChanged | JobSaved):
+            if isinstance(result, JobSaved):
+                self.note_job(result.job)
             self.touch(result.touched)
             self.hand_off(result.refs)
         elif isinstance(result, Done):
             self.touch(result.touched)
         elif isinstance(result, Promoted):
             self.hand_off(result.refs)
+
+    def note_job(self, job: Job) -> None:
+        """Hold an endpoint back while a job rebuilds the order of its deliveries (rule E4)."""
+        if job.kind != "switch_ordering":
+            return
+        endpoint = int(job.params["endpoint"])
+        if job.state in ("queued", "running"):
+            self.budget.rebuilding.add(endpoint)
+        elif endpoint in self.budget.rebuilding:
+            self.budget.rebuilding.remove(endpoint)
+            self.touch((endpoint,))
 
     def on_recorded(self, decisions: Sequence[Decision], recorded: Recorded) -> None:
         """Results are durable: free their marks, queue the next attempts."""

@@ -19,6 +19,7 @@ from ackpost.ports.telemetry import Telemetry
 POLL_S: Final = 1.0
 SCAN_ENDPOINTS: Final = 500
 JOB_ROWS: Final = 200
+OPEN_JOBS_MAX: Final = 100_000
 JOB_PAUSE_S: Final = 0.02
 SWEEP_EVERY_POLLS: Final = 30
 SWEEP_ROWS: Final = 500
@@ -125,6 +126,10 @@ class Housekeeping:
         self._engine.touch(endpoint for endpoint, rev in held.items() if revs.get(endpoint) != rev)
 
     async def _renew(self) -> float:
+        if self._engine.lease_until_ms == 0:
+            # Nothing is sent before the first renewal: what must be held back from the start is known by then.
+            for job in await self._store.open_jobs(OPEN_JOBS_MAX):
+                self._engine.note_job(job)
         now_ms = self._clock.now_ms()
         await self._writer.submit(RenewLease(self._node, self._incarnation, now_ms, self._lease_ms))
         self._engine.renewed(now_ms + self._lease_ms * 7 // 8)

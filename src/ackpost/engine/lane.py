@@ -40,11 +40,15 @@ _NO_BOUND: Final = (1 << 62, 0)
 
 
 class Budget:
-    """What all lanes of a node hold together: references and bytes of payload (rule E12)."""
+    """What all lanes of a node hold together: references and bytes of payload (rule E12).
 
-    __slots__ = ("payload_bytes", "refs")
+    ``rebuilding`` are endpoints whose order is being rebuilt by a job: they send nothing meanwhile (rule E4).
+    """
+
+    __slots__ = ("payload_bytes", "rebuilding", "refs")
 
     def __init__(self) -> None:
+        self.rebuilding: set[int] = set()
         self.refs = 0
         self.payload_bytes = 0
 
@@ -286,7 +290,7 @@ class Lane:
             if self.tests[0][0] <= now_ms:
                 return heappop(self.tests)[2]
             self.wake_ms = self.tests[0][0]
-        if view.endpoint.state != "enabled":
+        if view.endpoint.state != "enabled" or self.endpoint in self.budget.rebuilding:
             return None
         blocked_ms = self._blocked_until_ms(view, policy, now_ms)
         if blocked_ms < 0:
