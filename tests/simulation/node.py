@@ -22,6 +22,7 @@ from ackpost.ports.store import Store
 from ackpost.service.context import Options, Services
 from tests.simulation.history import Send, Violation
 from tests.simulation.loop import Process
+from tests.simulation.mirror import MirroredStore
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -279,7 +280,8 @@ class Node:
         self.writer: Writer
         self.services: Services
         self._housekeeping: Housekeeping
-        self._store = cast("Store", NodeStore(world, self.process, world.new_store()))
+        self._durable = world.new_store(name)
+        self._store = cast("Store", NodeStore(world, self.process, self._durable))
         self._slots = NodeSlots(world, self.process)
 
     async def start(self) -> None:
@@ -312,6 +314,16 @@ class Node:
             if isinstance(result, Interrupted) and result.dead:
                 self.world.history.seen["verdict dead:poison"] += result.dead
             self._slots.clear()
+
+    def abandon(self) -> None:
+        """The process died: the operating system closes its files."""
+        if isinstance(self._durable, MirroredStore):
+            self._durable.abandon()
+
+    def unlock(self) -> None:
+        """Seen from another machine there is no lock of the operating system, only the lease."""
+        if isinstance(self._durable, MirroredStore):
+            self._durable.unlock()
 
     async def stop(self) -> None:
         """As ``wiring`` stops a node."""

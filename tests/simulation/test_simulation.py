@@ -18,6 +18,7 @@ from tests.simulation.history import Violation
 from tests.simulation.world import World
 
 FIXED = range(200)
+FIXED_ON_SQLITE = range(1000, 1100)
 
 EXPECTED = (
     *(f"verdict {verdict}" for verdict in ("delivered", "retry", "again", "discarded")),
@@ -57,7 +58,7 @@ EXPECTED = (
 )  # fmt: skip
 
 
-def _seeds() -> list[int]:
+def _seeds(fixed: range) -> list[int]:
     """The fixed ones, or those asked for by environment."""
     one, count = os.environ.get("SIMULATE_SEED"), os.environ.get("SIMULATE_SEEDS")
     if one:
@@ -65,7 +66,7 @@ def _seeds() -> list[int]:
     if count:
         first = int.from_bytes(os.urandom(4), "big")
         return list(range(first, first + int(count)))
-    return list(FIXED)
+    return list(fixed)
 
 
 @cache
@@ -73,11 +74,20 @@ def _seen(seed: int) -> Counter[str]:
     return World(seed).run().seen
 
 
-@pytest.mark.parametrize("seed", _seeds())
+@pytest.mark.parametrize("seed", _seeds(FIXED))
 def test_the_promises_hold_in_a_world(seed: int) -> None:
     """Nothing acknowledged is lost, nothing is sent that must not be, and in the end all settles."""
     try:
         _seen(seed)
+    except Violation as violation:
+        pytest.fail(f"{violation}\n\nreplay: make simulate SEED={seed}")
+
+
+@pytest.mark.parametrize("seed", _seeds(FIXED_ON_SQLITE))
+def test_the_promises_hold_on_sqlite(seed: int) -> None:
+    """The same on a SQLite file, which in every read and commit says what the reference store says."""
+    try:
+        World(seed, sqlite=True).run()
     except Violation as violation:
         pytest.fail(f"{violation}\n\nreplay: make simulate SEED={seed}")
 

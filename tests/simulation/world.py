@@ -6,7 +6,9 @@ import asyncio
 import contextvars
 import hashlib
 import random
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from ackpost.core.model import Endpoint, EndpointSecret
@@ -20,10 +22,12 @@ from tests.simulation.checks import Checks
 from tests.simulation.clients import Operator, Publisher
 from tests.simulation.history import History, Send, Violation
 from tests.simulation.loop import Process, VirtualLoop, run
+from tests.simulation.mirror import MirroredStore
 from tests.simulation.models import KINDS, Model
 from tests.simulation.node import LEASE_MS, START_MS, Node
 
 SETTLE_S = 3600.0
+_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 SAMPLE_S = 5.0
 TOLD_MS = 100
 SLOW_S = 1.0
@@ -33,8 +37,10 @@ FORMATS = ("standard", "standard", "store", "flat", "bare")
 class World:
     """Everything of one run. ``violation`` is the first promise that was broken."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, sqlite: bool = False) -> None:
         self.seed = seed
+        self._folder = tempfile.TemporaryDirectory(prefix="ackpost-world-", dir=_MEMORY) if sqlite else None
+        self._mirrors: list[MirroredStore] = []
         self.random = rng = random.Random(seed)
         self.loop = VirtualLoop(rng.getrandbits(64))
         self.loop.shuffling = rng.random() < 0.8
@@ -90,9 +96,13 @@ class World:
         """How long the store takes, one way."""
         return self.random.expovariate(1 / (0.001 if self.healed else self._slow_s))
 
-    def new_store(self) -> Store:
-        """The durable store, opened anew."""
-        return ReferenceStore(self.state)
+    def new_store(self, node: str) -> Store:
+        """The durable store as a process of this node finds it."""
+        if self._folder is None:
+            return ReferenceStore(self.state)
+        mirrored = MirroredStore(f"{self._folder.name}/ackpost.db", self.state, node)
+        self._mirrors.append(mirrored)
+        return cast("Store", mirrored)
 
     def delivery_of(self, event: int, endpoint: int) -> tuple[int, int]:
         """Position and round of a delivery. Raises: Violation when there is none."""
@@ -163,6 +173,7 @@ class World:
         for node in self.nodes:
             if node.process is process and not node.died.done():
                 node.died.set_result(None)
+                node.abandon()
 
     async def serving(self) -> Node:
         """The node that serves, once there is one."""
@@ -237,7 +248,8 @@ class World:
         if not frozen.process.alive or self.node is not frozen:
             return
         self.history.seen["fault takeover"] += 1
-        other = self.new_store()
+        frozen.unlock()
+        other = self.new_store("rival")
         try:
             await other.open(node="rival", now_ms=self.now_ms(), lease_ms=1)
         except StoreError:
@@ -263,8 +275,9 @@ class World:
     # ---- the run
 
     async def _make_endpoints(self) -> None:
-        rng, store = self.random, ReferenceStore(self.state)
+        rng, store = self.random, self.new_store("setup")
         await store.open(node="setup", now_ms=self.now_ms(), lease_ms=1)
+        self.salt = store.salt
         (default,) = self.state.tenants
         self.tenants = [default]
         kinds = ["good", *rng.choices(KINDS, k=rng.randint(1, 4))]
@@ -384,7 +397,13 @@ class World:
 
     def run(self) -> History:
         """Live. Raises: Violation with the seed."""
-        run(self.loop, self._main())
+        try:
+            run(self.loop, self._main())
+        finally:
+            for mirrored in self._mirrors:
+                mirrored.abandon()
+            if self._folder is not None:
+                self._folder.cleanup()
         if self.violation is None and self.loop.errors:
             self.violation = Violation(f"an error in a callback: {self.loop.errors[0]}")
         if self.violation is not None:
