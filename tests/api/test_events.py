@@ -45,6 +45,30 @@ def test_filters_divide_the_list() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("path", ["/v1/events/{event}", "/v1/events"])
+def test_an_event_does_not_contradict_its_deliveries(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delivery that ends between the reading of an event and that of its deliveries counts as ended in both."""
+
+    async def test(world: World) -> None:
+        await world.endpoint()
+        event = await world.event()
+        [row] = await world.pending()
+        read = world.store.deliveries
+
+        async def ended_meanwhile(*args: Any) -> Any:
+            monkeypatch.undo()
+            await world.attempted(row)
+            return await read(*args)
+
+        monkeypatch.setattr(world.store, "deliveries", ended_meanwhile)
+        shown = (await world.get(path.format(event=event))).json
+        shown = shown["data"][0] if path == "/v1/events" else shown
+        assert (shown["status"], shown["delivery_counts"]) == ("delivered", {"delivered": 1})
+        assert [one["status"] for one in shown["deliveries"]] == ["delivered"]
+
+    run(test)
+
+
 def test_a_span_of_time_includes_its_start_and_not_its_end() -> None:
     """``since`` is inclusive, ``until`` exclusive, whatever zone they are written in."""
 

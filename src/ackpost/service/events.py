@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -82,14 +83,22 @@ class EventService:
     async def page(self, tenant: int | None, filter: EventFilter, page: Page) -> tuple[list[ShownEvent], int | None]:
         """List events with their deliveries; second value as in the store port."""
         events, cut = await self._store.events(tenant, filter, page)
-        return list(await asyncio.gather(*(self.show(event) for event in events))), cut
+        recount = filter.statuses is None  # else an event could contradict the filter that it passed
+        return list(await asyncio.gather(*(self.show(event, recount=recount) for event in events))), cut
 
-    async def show(self, event: Event) -> ShownEvent:
-        """Add an event's newest deliveries."""
+    async def show(self, event: Event, *, recount: bool = True) -> ShownEvent:
+        """Add an event's newest deliveries.
+
+        They are read later than the event: where they are all there are, they are counted anew, so that an event's
+        status never contradicts its deliveries.
+        """
         if not event.delivery_counts:
             return ShownEvent(event, [])
         filter, page = DeliveryFilter(event=event.position), Page(limit=DELIVERIES_SHOWN_MAX)
-        deliveries, _ = await self._store.deliveries(event.tenant, filter, page)
+        deliveries, cut = await self._store.deliveries(event.tenant, filter, page)
+        if recount and cut is None and 0 < len(deliveries) < DELIVERIES_SHOWN_MAX:
+            counts = Counter(delivery.status for delivery in deliveries)
+            event = msgspec.structs.replace(event, delivery_counts=dict(counts))
         return ShownEvent(event, await self._deliveries.show(deliveries))
 
     async def routing(self, event: Event) -> list[RoutingLine]:
