@@ -143,7 +143,7 @@ class SqliteStore(Reads):
         self._readers.stop()
         self._hot_reader.stop()
         try:
-            with mapped(self.path):
+            with mapped(self.path, ledger.connection):
                 release_lease(ledger)
         finally:
             # The last connection that closes empties the write-ahead log.
