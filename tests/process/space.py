@@ -58,8 +58,9 @@ class SmallFiles:
         self._limit(server, max(sizes) + _GROWTH_BYTES)
 
     def free(self, server: Server) -> None:
-        """Let files grow."""
-        self._limit(server, resource.RLIM_INFINITY)
+        """Let files grow; a server that has ended has taken its limit with it."""
+        if server.running:
+            self._limit(server, resource.RLIM_INFINITY)
 
     def _limit(self, server: Server, size_bytes: int) -> None:
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
