@@ -154,3 +154,21 @@ def test_attempts_of_one_class_go_in_the_order_of_their_due_times() -> None:
         assert all(left.n < right.n for left, right in pairwise(rig.wire.requests))
 
     play(story)
+
+
+def test_waiting_for_a_host_costs_one_place_a_lane() -> None:
+    """A lane that is woken again and again while its host is at the cap waits once."""
+
+    async def story(rig: Rig) -> None:
+        rig.wire.reply = lambda _: None
+        endpoints = [await rig.endpoint(f"/{name}", host="one") for name in "abc"]
+        for endpoint in endpoints:
+            await rig.publish(endpoint, count=5)
+        for _ in range(50):
+            rig.engine.found_work(await rig.store.scan_work(after_endpoint=0, limit=10))
+            await rig.pass_s(0.1)
+        (waiters,) = rig.engine.dispatcher._host_waiters.values()
+        assert len(waiters) == 3
+        assert len(rig.wire.under_way) == 1
+
+    play(story, host_cap=1)

@@ -29,6 +29,26 @@ def test_an_endpoint_starts_at_two_in_flight_and_grows_by_success() -> None:
     play(story)
 
 
+def test_failures_halve_what_may_be_in_flight() -> None:
+    """An endpoint that begins to fail gets fewer at a time, at least two, while its circuit is closed."""
+
+    async def story(rig: Rig) -> None:
+        rig.wire.reply = lambda _: None
+        endpoint = await rig.endpoint(max_in_flight=8, circuit={"enabled": False}, retry={"base_s": 900, "cap_s": 900})
+        await rig.publish(endpoint, count=100)
+        for _ in range(6):
+            await rig.pass_s(0.1)
+            rig.wire.end(rig.wire.under_way[0])
+        await rig.pass_s(0.1)
+        assert len(rig.wire.under_way) == 8
+        for request in list(rig.wire.under_way):
+            rig.wire.end(request, answer(500))
+        await rig.pass_s(0.1)
+        assert len(rig.wire.under_way) == 2
+
+    play(story)
+
+
 @pytest.mark.parametrize(("rate_per_s", "least", "most"), [(5, 50, 56), (0.5, 5, 7), (50, 499, 551)])
 def test_a_rate_is_kept(rate_per_s: float, least: int, most: int) -> None:
     """A second's worth at once, then that much a second."""

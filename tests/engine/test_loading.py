@@ -174,6 +174,7 @@ def test_a_payload_that_comes_after_a_cancel_is_not_sent() -> None:
         held.gate.set()
         await rig.pass_s(5)
         assert rig.wire.requests == []
+        assert (rig.engine.budget.refs, rig.engine.budget.payload_bytes) == (0, 0)
 
     play(story)
 
@@ -312,5 +313,96 @@ def test_idle_lanes_leave_memory(monkeypatch: pytest.MonkeyPatch) -> None:
             await rig.pass_s(0.1)
         assert len(rig.engine.lanes) <= 41
         assert bad.position in rig.engine.lanes
+
+    play(story)
+
+
+def test_a_payload_that_comes_after_a_reload_loses_nothing() -> None:
+    """A delivery that waited for its data while its endpoint was loaded anew is sent once, and counted once."""
+
+    async def story(rig: Rig) -> None:
+        endpoint = await rig.endpoint()
+        await rig.state(endpoint, "pause")
+        (delivery,) = await rig.publish(endpoint)
+        held = Held(rig, "load_payloads")
+        rig.engine._loader._prefetch = _nothing  # type: ignore[method-assign,assignment] # only the late way is looked at
+        await rig.state(endpoint, "resume")
+        await held.began.wait()
+        rig.engine.touch([endpoint.position])
+        await rig.pass_s(1)
+        held.gate.set()
+        await rig.pass_s(5)
+        assert len(rig.wire.requests) == 1
+        assert await rig.status(delivery) == ("delivered", None)
+        assert (rig.engine.budget.refs, rig.engine.budget.payload_bytes) == (0, 0)
+
+    play(story)
+
+
+def test_a_refill_that_fails_is_repeated() -> None:
+    """A backlog is drained to its end, though reading the next part of it fails once."""
+
+    async def story(rig: Rig) -> None:
+        endpoint = await rig.endpoint(max_in_flight=50)
+        await rig.state(endpoint, "pause")
+        await rig.publish(endpoint, count=1000)
+        read, calls = rig.store.load_window, []
+
+        async def broken(*args: Any, **given: Any) -> Any:
+            calls.append(args)
+            if len(calls) == 5:
+                raise StoreBusy("busy")
+            return await read(*args, **given)
+
+        rig.store.load_window = broken
+        await rig.state(endpoint, "resume")
+        await rig.until(lambda: len(rig.wire.requests) == 1000, within_s=20)
+
+    play(story)
+
+
+def test_what_did_not_fit_during_a_load_is_loaded_next() -> None:
+    """Accepted while a part of a backlog is read, and behind its bound: it is sent though nobody polls."""
+
+    async def story(rig: Rig) -> None:
+        rig.wire.reply = lambda _: None
+        endpoint = await rig.endpoint()
+        await rig.state(endpoint, "pause")
+        await rig.publish(endpoint, count=lanes.WINDOW_REFS + 10)
+        await rig.state(endpoint, "resume")
+        await rig.until(lambda: len(rig.wire.requests) == 2)
+        held = Held(rig, "load_window")
+        rig.wire.reply = lambda _: (0.001, answer())
+        for request in list(rig.wire.under_way):
+            rig.wire.end(request)
+        await held.began.wait()
+        (late,) = await rig.publish(endpoint)
+        held.gate.set()
+        await rig.until(lambda: len(rig.wire.requests) == lanes.WINDOW_REFS + 11, within_s=20)
+        await rig.pass_s(1)
+        assert await rig.status(late) == ("delivered", None)
+
+    play(story)
+
+
+def test_a_reload_keeps_what_an_answer_changed_and_is_not_stored_yet() -> None:
+    """Told to wait, then loaded anew before the result is durable: the endpoint still waits."""
+
+    async def story(rig: Rig) -> None:
+        rig.wire.reply = lambda _: (0.01, answer(503, "60"))
+        endpoint = await rig.endpoint(max_in_flight=1)
+        await rig.publish(endpoint, count=3)
+        commit = rig.store.commit
+
+        async def slow(operations: Any) -> Any:
+            await rig.pass_s(5)
+            return await commit(operations)
+
+        rig.store.commit = slow
+        await rig.until(lambda: len(rig.wire.requests) == 1)
+        await rig.pass_s(0.1)
+        rig.engine.touch([endpoint.position])
+        await rig.pass_s(50)
+        assert len(rig.wire.requests) == 1
 
     play(story)
