@@ -8,19 +8,23 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ackpost.core.model import Job, JobKind
+from ackpost.core.model import Endpoint, Job, JobKind
 from ackpost.ports.operations import (
     CreateJob,
+    EndpointSaved,
     JobSaved,
     JobSelector,
     Record,
+    ReplaceEndpoint,
     Retain,
     Retained,
     SetEndpointState,
     StepJob,
 )
 from ackpost.ports.store import DeliveryFilter, EventFilter, Page
-from ackpost.store.sqlite import jobs, retention, selecting
+from ackpost.store.sqlite import jobs, placing, retention, selecting
+from ackpost.store.sqlite.moves import Change
+from ackpost.store.sqlite.rows import Hot
 from tests.store.sqlite.world import Opened, opened
 
 
@@ -185,3 +189,33 @@ def test_the_total_of_a_great_job_is_known_at_its_end(tmp_path: Path, monkeypatc
         await world.store.close()
 
     asyncio.run(scenario())
+
+
+def test_placing_a_row_leaves_alone_what_waits_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rows a key has, a step of a switch of order changes a few for each row that it takes."""
+    changed: list[int] = []
+
+    def place(change: Change, hots: list[Hot], endpoint: Endpoint) -> None:
+        before = change.ledger.connection.total_changes()
+        placing.place(change, hots, endpoint)
+        changed.append(change.ledger.connection.total_changes() - before)
+
+    async def scenario() -> None:
+        world = await opened(tmp_path / "a.db", inline=True, ordering="by-key", on_dead="hold")
+        await world.accept(400, key="k")
+        policy = msgspec.structs.replace(world.endpoint, policy={"ordering": "by-key"})
+        (saved,) = await world.store.commit([ReplaceEndpoint(policy, world.endpoint.rev, world.now_ms)])
+        assert isinstance(saved, EndpointSaved)
+        assert saved.job is not None
+        state = "queued"
+        while state != "done":
+            (step,) = await world.store.commit([StepJob(saved.job, 40, world.now_ms)])
+            assert isinstance(step, JobSaved)
+            state = step.job.state
+        assert len(await world.store.load_window(world.endpoint.position, 0, after=None, limit=9)) == 1
+        await world.store.close()
+
+    monkeypatch.setattr(jobs, "place", place)
+    asyncio.run(scenario())
+    assert sum(changed) > 0
+    assert max(changed) <= 3 * 40

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ackpost.core.model import Endpoint
 from ackpost.core.policy import stored_policy
 from ackpost.store.sqlite.ledger import Ledger
 from ackpost.store.sqlite.moves import Change, key_ids
 from ackpost.store.sqlite.ordering import is_blocked, let_go
 from ackpost.store.sqlite.rows import TRIGGER_CODES, Hot
+
+FOLLOWERS_MAX: Final = 64
+"""How many rows behind one that takes its place are looked at. Those of its key further behind waited already.
+
+Looking at all of them for each row would take time by the square of a key's backlog, and hold up every accept.
+"""
+
+_MAKE_WAIT: Final = (
+    "UPDATE delivery SET waiting = 1 WHERE waiting = 0 AND position IN (SELECT position FROM delivery"
+    " WHERE endpoint = ? AND key_id = ? AND position - event_offset > ? ORDER BY position - event_offset LIMIT ?)"
+)
 
 
 def place(change: Change, hots: list[Hot], endpoint: Endpoint) -> None:
@@ -30,10 +43,7 @@ def place(change: Change, hots: list[Hot], endpoint: Endpoint) -> None:
             let_go(ledger, [hot.position], change.now_ms)
             change.due.add(hot.position)
         if ordered:
-            ledger.execute(
-                "UPDATE delivery SET waiting = 1 WHERE endpoint = ? AND key_id = ? AND position - event_offset > ?",
-                (hot.endpoint, hot.key_id, hot.event),
-            )
+            ledger.execute(_MAKE_WAIT, (hot.endpoint, hot.key_id, hot.event, FOLLOWERS_MAX))
 
 
 def _is_waiting(ledger: Ledger, hot: Hot) -> bool:
