@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ackpost.core.limits import SEQUENCE_MAX
 from ackpost.core.model import FIRST, DeliveryRef, EventPayload
 from ackpost.errors import Conflict, FieldError, NotFound, RequestError
 from ackpost.ports.operations import Accept, Accepted, AcceptedEvent, NewEvent, Repeated, Result, Stale
@@ -184,6 +185,9 @@ class _Run:
             sequence = before + 1 if event.sequence is None else event.sequence
             if sequence <= before:
                 text = f"must be above {before}, the last one of this key"
+                raise _conflict(operation, index, "sequence", text, "sequence_not_rising")
+            if sequence > SEQUENCE_MAX:
+                text = f"cannot rise above {SEQUENCE_MAX}, which this key has reached"
                 raise _conflict(operation, index, "sequence", text, "sequence_not_rising")
             last[event.key] = sequence
             given.append(sequence)

@@ -124,8 +124,8 @@ def is_wanted(one: Candidate, endpoint: Endpoint, selector: JobSelector) -> bool
 
 
 def count_recoverable(connection: apsw.Connection, endpoint: Endpoint | None, selector: JobSelector) -> int:
-    """Deliveries to the endpoint that a recover job would make due."""
-    if endpoint is None or endpoint.state == "disabled":
+    """Deliveries to the endpoint that a recover job would make due, once it is enabled."""
+    if endpoint is None:
         return 0
     count = 0
     low, high = span_of(selector)

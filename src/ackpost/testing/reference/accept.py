@@ -6,6 +6,7 @@ import copy
 
 import msgspec
 
+from ackpost.core.limits import SEQUENCE_MAX
 from ackpost.errors import Conflict, FieldError, NotFound
 from ackpost.ports.operations import (
     Accept,
@@ -102,6 +103,9 @@ def _check_sequences(state: State, op: Accept, originals: list[EventRow | int | 
         sequence = before + 1 if event.sequence is None else event.sequence
         if sequence <= before:
             message = f"must be above {before}, the last one of this key"
+            raise _refusal(op, index, "sequence", message, "sequence_not_rising", f"sequence {message}.")
+        if sequence > SEQUENCE_MAX:
+            message = f"cannot rise above {SEQUENCE_MAX}, which this key has reached"
             raise _refusal(op, index, "sequence", message, "sequence_not_rising", f"sequence {message}.")
         last[event.key] = sequence
         given.append(sequence)

@@ -180,9 +180,9 @@ def _is_unacknowledged(row: Row | None, before: int | None) -> bool:
 
 
 def recoverable(state: State, tenant: int, selector: JobSelector) -> int:
-    """Deliveries that a recover job would make due now."""
+    """Deliveries that a recover job would make due now, once the endpoint is enabled."""
     endpoint = None if selector.endpoint is None else state.endpoint_of(tenant, selector.endpoint)
-    if endpoint is None or endpoint.state == "disabled":
+    if endpoint is None:
         return 0
     return sum(
         event.data is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ackpost.core.limits import SEQUENCE_MAX
 from ackpost.errors import RequestError
 from ackpost.ports.operations import Accept, Accepted, DeleteTenant, Done, Idempotency, NewEvent, Repeated, Stale
 from ackpost.testing.store_contract.world import BY_KEY, World
@@ -134,6 +135,13 @@ async def check_sequences_have_no_gaps(world: World) -> None:
     await world.restart()
     assert (await world.one(key="k")).sequence == 4
     assert (await world.one(key="")).sequence == 1
+
+
+async def check_sequences_end(world: World) -> None:
+    """A key whose publisher used the largest number takes no more events: consumers could not compare what follows."""
+    await world.one(key="k", sequence=SEQUENCE_MAX - 1)
+    assert (await world.one(key="k")).sequence == SEQUENCE_MAX
+    await world.refused(await world.accept_of(NewEvent("a", b"1", key="k")), 409, "sequence_not_rising")
 
 
 async def check_publishers_sequence_must_rise(world: World) -> None:

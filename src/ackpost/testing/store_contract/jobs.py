@@ -294,6 +294,8 @@ async def check_recover_needs_an_endpoint_that_takes(world: World) -> None:
     params = msgspec.to_builtins(JobSelector(endpoint=endpoint.position))
     draft = Job(position=0, tenant=world.tenant, kind="recover", params=params)
     await world.refused(CreateJob(draft), 409, "invalid_state")
+    selector = JobSelector(endpoint=endpoint.position)
+    assert await world.store.count_recoverable(world.tenant, selector, world.now_ms) == 1, "what enabling would bring"
     failed = (await _step(world, job, 5)).job
     assert (failed.state, failed.error, failed.done) == ("failed", "the endpoint is disabled", 0)
     assert failed.finished_at_ms == world.now_ms
