@@ -9,7 +9,7 @@ import msgspec
 
 from ackpost.core.model import Job
 from ackpost.engine.housekeeping import CLOCK_STEP_QUIET_MS, DAY_MS, Housekeeping, Retention
-from ackpost.errors import StoreBusy, StoreLocked
+from ackpost.errors import StoreBusy, StoreLocked, StoreOutcomeUnknown
 from ackpost.ports import operations as ops
 from tests.engine.rig import Rig, answer, play
 
@@ -193,6 +193,32 @@ def test_a_cancelled_job_stops_between_its_steps() -> None:
         await rig.pass_s(5)
         assert len(rig.wire.requests) == 10
         assert (await rig.store.job(None, job)).state == "cancelled"
+
+    _keep_house(story)
+
+
+def test_an_end_of_a_reordering_that_nobody_told_of_is_found() -> None:
+    """The answer to the job's last step was lost: the endpoint is not held back for ever."""
+
+    async def story(rig: Rig, _: Housekeeping) -> None:
+        endpoint = await rig.endpoint()
+        commit, lost = rig.store.commit, list[Any]()
+
+        async def forgetful(operations: Any) -> Any:
+            replies = await commit(operations)
+            if any(isinstance(one, ops.StepJob) for one in operations) and not lost:
+                lost.append(replies)
+                raise StoreOutcomeUnknown("gone")
+            return replies
+
+        rig.store.commit = forgetful
+        changed = await rig.fresh(endpoint)
+        changed.policy = {"ordering": "by-key"}
+        await rig.submit(ops.ReplaceEndpoint(changed, changed.rev, rig.now_ms()))
+        await rig.pass_s(5)
+        assert lost
+        await rig.publish(endpoint, key="k")
+        await rig.until(lambda: len(rig.wire.requests) == 1, within_s=2)
 
     _keep_house(story)
 

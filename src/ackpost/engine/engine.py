@@ -7,7 +7,7 @@ writer → ``on_recorded`` → lane. Everything here runs on the event loop and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -344,7 +344,7 @@ class Engine:
                 self.hand_off(result.refs)
         elif isinstance(result, EndpointSaved):
             if result.job is not None and result.endpoint.state != "disabled":
-                self.budget.rebuilding.add(result.endpoint.position)
+                self.budget.rebuilding[result.endpoint.position] = result.job
             self.touch((result.endpoint.position,))
         elif isinstance(result, DeliveriesChanged | JobSaved):
             if isinstance(result, JobSaved):
@@ -362,10 +362,17 @@ class Engine:
             return
         endpoint = int(job.params["endpoint"])
         if job.state in ("queued", "running"):
-            self.budget.rebuilding.add(endpoint)
-        elif endpoint in self.budget.rebuilding:
-            self.budget.rebuilding.remove(endpoint)
+            self.budget.rebuilding[endpoint] = job.position
+        elif self.budget.rebuilding.get(endpoint) == job.position:
+            del self.budget.rebuilding[endpoint]
             self.touch((endpoint,))
+
+    def jobs_ended(self, rebuilding: dict[int, int], open_jobs: Container[int]) -> None:
+        """Let go what was held back for jobs that are no longer open, though nobody told of their end."""
+        for endpoint, job in rebuilding.items():
+            if job not in open_jobs and self.budget.rebuilding.get(endpoint) == job:
+                del self.budget.rebuilding[endpoint]
+                self.touch((endpoint,))
 
     def on_recorded(self, decisions: Sequence[Decision], recorded: Recorded) -> None:
         """Results are durable: free their marks, queue the next attempts."""

@@ -19,6 +19,7 @@ from ackpost.ports.telemetry import Telemetry
 POLL_S: Final = 1.0
 SCAN_ENDPOINTS: Final = 500
 JOB_ROWS: Final = 200
+JOBS_AT_ONCE: Final = 10
 OPEN_JOBS_MAX: Final = 100_000
 JOB_PAUSE_S: Final = 0.02
 SWEEP_EVERY_POLLS: Final = 30
@@ -137,8 +138,10 @@ class Housekeeping:
 
     async def _step_jobs(self) -> float:
         """One step of each open job, oldest first; the pause keeps them in the background."""
-        jobs = await self._store.open_jobs(10)
-        for job in jobs:
+        rebuilding = dict(self._engine.budget.rebuilding)
+        jobs = await self._store.open_jobs(OPEN_JOBS_MAX if rebuilding else JOBS_AT_ONCE)
+        self._engine.jobs_ended(rebuilding, {job.position for job in jobs})
+        for job in jobs[:JOBS_AT_ONCE]:
             try:
                 saved = await self._writer.submit(StepJob(job.position, JOB_ROWS, self._clock.now_ms()))
             except Unavailable:

@@ -42,13 +42,13 @@ _NO_BOUND: Final = (1 << 62, 0)
 class Budget:
     """What all lanes of a node hold together: references and bytes of payload (rule E12).
 
-    ``rebuilding`` are endpoints whose order is being rebuilt by a job: they send nothing meanwhile (rule E4).
+    ``rebuilding`` are endpoints whose order is being rebuilt, by which job: they send nothing meanwhile (rule E4).
     """
 
     __slots__ = ("payload_bytes", "rebuilding", "refs")
 
     def __init__(self) -> None:
-        self.rebuilding: set[int] = set()
+        self.rebuilding: dict[int, int] = {}
         self.refs = 0
         self.payload_bytes = 0
 
@@ -386,6 +386,8 @@ class Lane:
         """
         if decision.endpoint_change is not None:
             self.changes = [other for other in self.changes if other is not decision]
+            if self.loading:  # what is being read may be older than this change, and it is no longer kept here
+                self.reload = self.dirty = True
         ref = self.known.get(decision.delivery)
         if ref is None:
             return
