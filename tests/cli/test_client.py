@@ -15,7 +15,9 @@ KEY = "a-key-of-thirty-two-characters-or-more"
 def test_without_a_key_the_command_says_how_to_give_one(shell: Shell, tmp_path: Path) -> None:
     """No key, no call."""
     shell.monkeypatch.chdir(tmp_path)
-    assert shell.refused("events", "list") == "ACKPOST_API_KEY is not set: export an API key of the server"
+    assert shell.refused("events", "list") == (
+        "ACKPOST_API_KEY is not set: export an API key of the server (serve --dev keeps its own in .ackpost/dev-key)"
+    )
 
 
 def test_a_developers_key_is_found_and_goes_to_this_machine_only(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -82,7 +82,7 @@ def test_the_same_texts_are_json_as_for_the_standard_library(data: str, index: i
 
 
 MALFORMED = [
-    (b"", "truncated"),
+    (b"", "empty"),
     (b"{", "truncated"),
     (b'{"type":"a","data":1}}', "trailing"),
     (b'{"type":"a","data":1} x', "trailing"),
@@ -212,6 +212,41 @@ def test_wrong_shapes_are_422_with_their_place(body: bytes, loc: tuple[str | int
         assert error.loc == (*prefix, *loc)
         assert message in error.message
         assert "surrogate-" not in repr((caught.value.detail, error))
+
+
+class _Inner(msgspec.Struct, forbid_unknown_fields=True):
+    mode: Literal["fast", "slow"] | None = None
+
+
+class _Outer(msgspec.Struct, forbid_unknown_fields=True):
+    inner: _Inner | None = None
+    many: list[_Inner] = []
+    free: Any = None
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"iner":{}}', "body.iner: is no field of this call; known are inner, many, free"),
+        (b'{"inner":{"mod":1}}', "body.inner.mod: is no field of this call; known are mode"),
+        (b'{"many":[{},{"mod":1}]}', "body.many.1.mod: is no field of this call; known are mode"),
+        (b'{"inner":{"mode":"fats"}}', "body.inner.mode: invalid enum value 'fats'; known are fast, slow"),
+        (b'{"inner":1}', "body.inner: expected `object`, got `integer`"),
+    ],
+)
+def test_a_mistyped_name_or_value_is_told_the_known_ones(body: bytes, message: str) -> None:
+    """What a person mistyped is answered with what could stand there, however deep."""
+    with pytest.raises(InvalidInput) as caught:
+        decode_json(body, msgspec.json.Decoder(_Outer))
+    assert caught.value.detail == message
+
+
+@pytest.mark.parametrize("body", [b"", b" \n"])
+def test_an_empty_body_is_called_empty(body: bytes) -> None:
+    """Not by how the parser found its end."""
+    with pytest.raises(MalformedJson) as caught:
+        decode_publish(body)
+    assert caught.value.detail == "the body is not JSON: it is empty"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ _CODE_OF: Final = {
     413: "too_large", 422: "invalid", 429: "rate_limited", 503: "overloaded",
 }  # fmt: skip
 _DETAIL_OF: Final = {
-    404: "There is nothing at this path.",
+    404: "There is nothing at this path; the calls are under /v1, described at /docs.",
     405: "This path does not have that method.",
     413: "The body is larger than this call takes.",
 }

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ackpost import config
-from ackpost.cli.app import app
+from ackpost.cli.app import FLAG, app
 from ackpost.cli.client import connect, decoded
 from ackpost.cli.resources import GROUPS
 from ackpost.cli.show import print_answer, print_bytes
@@ -35,12 +35,13 @@ def create_api_key(
     name: Annotated[str, typer.Option(help="For people.")] = "made on the command line",
     expires_at: Annotated[str | None, typer.Option(help="Until when it holds (RFC 3339).")] = None,
     without_server: Annotated[
-        bool, typer.Option("--offline", help="Write an operator's key into the database of a stopped server.")
+        bool,
+        typer.Option("--offline", metavar=FLAG, help="Write an operator's key into the database of a stopped server."),
     ] = False,
     database_url: _DatabaseUrl = None,
     config_file: _ConfigFile = None,
     tenant: Annotated[str | None, typer.Option(help="Whose key it is.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the API's answer.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", metavar=FLAG, help="Print the API's answer.")] = False,
 ) -> None:
     """Make a key; this is the only time it is shown."""
     if without_server:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from ackpost import __version__, config
 from ackpost.errors import AckpostError
+
+FLAG: Final = ""
+"""The metavar of an option without a value: the help would call it <bool>."""
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -19,12 +22,19 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-_Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")]
+_Version = Annotated[
+    bool, typer.Option("--version", metavar=FLAG, callback=_version, is_eager=True, help="Print the version.")
+]
 
 
 @app.callback()
 def ackpost(version: _Version = False) -> None:
-    """Send events to other people's servers until they acknowledge them."""
+    """Send events to other people's servers until they acknowledge them.
+
+    Begin with `demo`, or `serve --dev`. Commands that talk to a server read
+    ACKPOST_URL (default: http://127.0.0.1:8080) and ACKPOST_API_KEY (default:
+    the key that `serve --dev` keeps in this folder).
+    """
 
 
 @app.command("config")

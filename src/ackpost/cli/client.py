@@ -111,7 +111,10 @@ def connect(tenant: str | None = None) -> ApiClient:
     url = os.environ.get("ACKPOST_URL") or URL_DEFAULT
     key = os.environ.get("ACKPOST_API_KEY") or _dev_key(url)
     if key is None:
-        raise ConfigError("ACKPOST_API_KEY is not set: export an API key of the server")
+        raise ConfigError(
+            "ACKPOST_API_KEY is not set: export an API key of the server "
+            f"(serve --dev keeps its own in {_DEV_KEY_PATH})"
+        )
     return ApiClient(url, key, tenant)
 
 

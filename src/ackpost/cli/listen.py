@@ -15,7 +15,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from ackpost.cli.app import app
+from ackpost.cli.app import FLAG, app
 from ackpost.cli.client import ApiClient, connect
 from ackpost.cli.received import REMEMBERED_MAX, Memory, as_json, as_text
 from ackpost.cli.verbs import bytes_given
@@ -61,7 +61,9 @@ def listen(
         typer.Option(help=_SCRIPT_HELP),
     ] = None,
     tenant: Annotated[str | None, typer.Option(help="With --register: the tenant that is meant.")] = None,
-    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a request and line.")] = False,
+    json_lines: Annotated[
+        bool, typer.Option("--json", metavar=FLAG, help="One JSON object a request and line.")
+    ] = False,
 ) -> None:
     """Show each request that comes, its verified signature, repeats and gaps; answer as told until Ctrl-C."""
     if secret is not None and register:
@@ -119,7 +121,7 @@ async def _listen(options: _Options, memory: Memory) -> None:
             await ended.wait()
     finally:
         await server.stop()
-    print(f"{server.received} requests received", file=sys.stderr, flush=True)
+    print(f"{server.received} request{'' if server.received == 1 else 's'} received", file=sys.stderr, flush=True)
 
 
 @asynccontextmanager

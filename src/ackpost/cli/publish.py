@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from ackpost.cli.app import app
+from ackpost.cli.app import FLAG, app
 from ackpost.cli.client import ApiClient, ApiFailed, Unreachable, connect, decoded
 from ackpost.cli.show import print_bytes
 from ackpost.cli.verbs import bytes_given, json_given
@@ -42,7 +42,7 @@ def publish(
         str | None, typer.Option(help="Publish a file: one event as JSON on each line, - for standard input.")
     ] = None,
     tenant: Annotated[str | None, typer.Option(help="The tenant that is meant.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the API's answer.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", metavar=FLAG, help="Print the API's answer.")] = False,
 ) -> None:
     """Publish an event, its data byte for byte; or a file of events."""
     members = {

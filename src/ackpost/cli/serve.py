@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from ackpost import config
-from ackpost.cli.app import app
+from ackpost.cli.app import FLAG, app
+
+_DEV_HELP: Final = "For a developer's machine: http and loopback targets allowed, listens on loopback only."
 
 
 @app.command()
 def serve(
-    database_url: Annotated[str | None, typer.Option(help="sqlite:///PATH of the database file.")] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[str | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
-    dev: Annotated[bool | None, typer.Option("--dev", help="For a developer's machine: loopback only.")] = None,
-    allow_http: Annotated[bool | None, typer.Option("--allow-http", help="Accept http:// endpoints.")] = None,
+    database_url: Annotated[str | None, typer.Option(help="sqlite:///PATH of the database file (ackpost.db).")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on (127.0.0.1).")] = None,
+    port: Annotated[str | None, typer.Option(help="Port to listen on (8080); 0 takes a free one.")] = None,
+    dev: Annotated[bool | None, typer.Option("--dev", metavar=FLAG, help=_DEV_HELP)] = None,
+    allow_http: Annotated[
+        bool | None, typer.Option("--allow-http", metavar=FLAG, help="Accept http:// endpoints.")
+    ] = None,
     allow_target: Annotated[
         list[str] | None, typer.Option(help="Open an address range for delivery (CIDR, repeatable).")
     ] = None,
     config_file: Annotated[Path | None, typer.Option("--config", help="Read this ackpost.toml.")] = None,
 ) -> None:
-    """Run the API and the delivery engine until SIGINT or SIGTERM."""
+    """Run the API and the delivery engine until SIGINT or SIGTERM; `ackpost config` shows all settings."""
     given: dict[str, object] = {
         "database_url": database_url,
         "host": host,
@@ -38,16 +43,18 @@ def serve(
     # Only here: a wrong setting is told, and other commands start, in a third of the time that these imports take.
     from ackpost.wiring.serve import serve as run_server  # noqa: PLC0415 - see above
 
-    run_server(settings, ready=_greet if settings.dev or sys.stdout.isatty() else None)
+    made = "also in .ackpost/dev-key" if settings.dev else "shown only this once"
+    kept = made if settings.operator_key is None else "the one that was set"
+    run_server(settings, ready=partial(_greet, kept=kept) if settings.dev or sys.stdout.isatty() else None)
 
 
-def _greet(url: str, key: str | None) -> None:
+def _greet(url: str, key: str | None, *, kept: str) -> None:
     """Say where it is and print a curl that works."""
     lines = [f"Ackpost listens on {url}   docs: {url}/docs"]
     if key is not None:
         event = '{"type":"hello.world","data":{"n":1}}'
         lines += [
-            f"Operator key: {key}",
+            f"Operator key ({kept}): {key}",
             "Try:",
             f"  curl {url}/v1/events -H 'Authorization: Bearer {key}' -d '{event}'",
         ]

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from ackpost.cli.app import FLAG
 from ackpost.cli.client import ApiClient, connect, decoded
 from ackpost.cli.show import print_answer, print_bytes
 from ackpost.errors import AckpostError, ConfigError
@@ -131,7 +132,10 @@ def _option(opt: Opt) -> inspect.Parameter:
         opt.python_name,
         inspect.Parameter.KEYWORD_ONLY,
         default=False if opt.kind == "flag" else opt.default,
-        annotation=Annotated[_TYPES[opt.kind], typer.Option(f"--{opt.name}", help=opt.help)],
+        annotation=Annotated[
+            _TYPES[opt.kind],
+            typer.Option(f"--{opt.name}", metavar=FLAG if opt.kind == "flag" else None, help=opt.help),
+        ],
     )
 
 

@@ -11,6 +11,7 @@ import re
 from typing import Final, TypeVar
 
 import msgspec
+import msgspec.inspect
 
 from ackpost.errors import FieldError, InvalidInput, MalformedJson
 
@@ -142,7 +143,8 @@ def _parse(body: bytes, decoder: msgspec.json.Decoder[T], marker: str | None = N
         raise _too_deep() from None
     except msgspec.ValidationError as error:
         _check_syntax(body)
-        raise _wrong_shape(str(error) if marker is None else str(error).replace(marker, "\\u")) from None
+        text = str(error) if marker is None else str(error).replace(marker, "\\u")
+        raise _wrong_shape(text, decoder.type) from None
     if body.count(b"{") + body.count(b"[") > DEPTH_MAX and nesting(body) > DEPTH_MAX:
         raise _too_deep()
     return parsed
@@ -178,6 +180,8 @@ def _hide_lone_surrogates(body: bytes) -> tuple[bytes, str]:
             text = text.partition(" (byte")[0]
         if body.startswith(b"\xef\xbb\xbf"):
             text = "it begins with a byte order mark"
+        if not body.strip():
+            text = "it is empty"
         raise MalformedJson(f"the body is not JSON: {text}") from None
     except RecursionError:
         raise _too_deep() from None
@@ -201,7 +205,7 @@ def _restore(events: list[tuple[Loc, PublishBody]], marker: str) -> None:
         raise InvalidInput(f"outside data and metadata: {_LONE_SURROGATE}", errors=errors)
 
 
-def _wrong_shape(text: str) -> InvalidInput:
+def _wrong_shape(text: str, expected: object) -> InvalidInput:
     """Translate what the parser says of a field into a place and words of JSON."""
     found = _PATH.match(text)
     assert found is not None  # the pattern takes any text
@@ -210,13 +214,43 @@ def _wrong_shape(text: str) -> InvalidInput:
     loc.extend(name or int(index) for name, index in _PATH_STEP.findall(path))
     wrong_field = _WRONG_FIELD.match(text)
     if wrong_field is not None:
+        known = _known(expected, loc[1:])
         loc.append(wrong_field[2][:_NAME_SHOWN_CHARS_MAX])
-        message = "is missing" if wrong_field[1] == "missing required" else "is no field of this call"
+        message = "is missing" if wrong_field[1] == "missing required" else f"is no field of this call{known}"
+    elif text.startswith("Invalid enum value"):
+        message = text[:1].lower() + text[1:] + _known(expected, loc[1:])
     else:
         for python_name, json_name in _JSON_NAMES.items():
             text = text.replace(python_name, json_name)
         message = text[:1].lower() + text[1:]
     return InvalidInput(f"{'.'.join(map(str, loc))}: {message}", errors=[FieldError(tuple(loc), message)])
+
+
+def _known(expected: object, steps: list[str | int]) -> str:
+    """List the fields or values that could stand at a place of a body of that type; nothing when it is not sure."""
+    places = _unions([msgspec.inspect.type_info(expected)])
+    for step in steps:
+        places = _unions([inner for place in places for inner in _below(place, step)])
+    names: list[str] = []
+    for place in places:
+        if isinstance(place, msgspec.inspect.StructType):
+            names.extend(field.encode_name for field in place.fields)
+        elif isinstance(place, msgspec.inspect.LiteralType):
+            names.extend(map(str, place.values))
+    return f"; known are {', '.join(names)}" if names else ""
+
+
+def _unions(types: list[msgspec.inspect.Type]) -> list[msgspec.inspect.Type]:
+    """Put the members of unions in their place."""
+    return [one for kind in types for one in (kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,))]
+
+
+def _below(place: msgspec.inspect.Type, step: str | int) -> list[msgspec.inspect.Type]:
+    if isinstance(place, msgspec.inspect.StructType):
+        return [field.type for field in place.fields if field.encode_name == step]
+    if isinstance(place, msgspec.inspect.CollectionType):
+        return [place.item_type]
+    return []
 
 
 def _too_deep() -> MalformedJson:

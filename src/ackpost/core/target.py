@@ -115,7 +115,7 @@ def _split_scheme(url: str, *, allow_http: bool) -> tuple[str, str]:
     match = _SCHEME.match(url)
     scheme = match.group(1).lower() if match is not None else ""
     if match is None or scheme not in _DEFAULT_PORTS:
-        _refuse("must begin with https://")
+        _refuse("must begin with https:// or http://" if allow_http else "must begin with https://")
     if scheme == "http" and not allow_http:
         _refuse("must begin with https:// (http is allowed only where the server was started with --allow-http)")
     rest = url[match.end() :]

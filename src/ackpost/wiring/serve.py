@@ -138,4 +138,6 @@ def _in_url(host: str) -> str:
 
 
 def _settings_shown(settings: Settings) -> dict[str, str]:
-    return {f"setting_{name}": value for name, value in summary(settings).items()}
+    """All of them for machines; people read those that are not at their default."""
+    shown, usual = summary(settings), summary(Settings()) if settings.log_format == "console" else {}
+    return {f"setting_{name}": value for name, value in shown.items() if value != usual.get(name)}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
 from pathlib import Path
 
 import apsw
@@ -130,6 +132,30 @@ def test_the_log_leaves_with_the_server(tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     copy.write_bytes(path.read_bytes())
     assert apsw.Connection(str(copy)).execute("SELECT count(*) FROM event").fetchall() == [(10,)]
+
+
+def _modes(folder: Path) -> dict[str, int]:
+    return {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+
+
+def test_only_the_owner_may_read_the_files(tmp_path: Path) -> None:
+    """Signing secrets stand in the database and its log: others on the machine get neither, whatever the umask."""
+    path = tmp_path / "a.db"
+    before = os.umask(0o022)
+    modes: dict[str, int] = {}
+
+    async def scenario() -> None:
+        world = await opened(path)
+        await world.accept(1)
+        modes.update(_modes(tmp_path))
+        await world.store.close()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        os.umask(before)
+    assert {"a.db", "a.db-wal"} <= modes.keys()
+    assert set(modes.values()) == {0o600}
 
 
 def test_old_events_give_their_space_back(tmp_path: Path) -> None:

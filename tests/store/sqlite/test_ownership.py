@@ -29,7 +29,8 @@ def test_a_second_server_is_refused_with_one_clear_line(tmp_path: Path) -> None:
         assert hear(owner) == "open"
         for node in ("second-node", "first-node"):
             assert _refusal(path, node) == (
-                f"The database {path} is in use: by node first-node since 2023-11-14T22:13:20.000Z."
+                f"The database {path} is in use: by node first-node since 2023-11-14T22:13:20.000Z. "
+                "Stop that one, or take another file with --database-url."
             )
 
 

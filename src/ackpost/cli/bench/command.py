@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from ackpost.cli.app import app
+from ackpost.cli.app import FLAG, app
 from ackpost.cli.bench.run import BareFigures, Figures, Plan, measure, measure_bare
 
 
@@ -20,10 +20,12 @@ def bench(
     fan_out: Annotated[int, typer.Option(min=1, max=1000, help="Endpoints that each event goes to.")] = 1,
     hang: Annotated[int, typer.Option(min=0, max=100, help="Endpoints beside them that never answer.")] = 0,
     rate: Annotated[float, typer.Option(min=0, help="Publish at this rate a second; 0: as fast as it goes.")] = 0.0,
-    uids: Annotated[bool, typer.Option("--uids", help="Give each event a random uid.")] = False,
-    compare: Annotated[bool, typer.Option("--compare", help="Alternate with the bare loop; give the ratio.")] = False,
+    uids: Annotated[bool, typer.Option("--uids", metavar=FLAG, help="Give each event a random uid.")] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", metavar=FLAG, help="Alternate with the bare loop; give the ratio.")
+    ] = False,
     pairs: Annotated[int, typer.Option(min=1, max=20, help="Runs (with --compare: pairs of runs).")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a run.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", metavar=FLAG, help="One JSON object a run.")] = False,
 ) -> None:
     """Measure accepting and delivering with real processes, real HTTP and durable commits."""
     plan = Plan(events=events, batch=batch, fan_out=fan_out, hang=hang, rate_per_s=rate, uids=uids)

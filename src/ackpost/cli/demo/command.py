@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ackpost.cli.app import app
+from ackpost.cli.app import FLAG, app
 from ackpost.cli.client import ApiClient
 from ackpost.cli.demo.receiver import Receiver
 from ackpost.cli.demo.scenes import SCENES, Stage
@@ -28,7 +28,7 @@ _NAME_CHARS: Final = 27
 
 
 @app.command()
-def demo(once: Annotated[bool, typer.Option("--once", help="End when all is shown.")] = False) -> None:
+def demo(once: Annotated[bool, typer.Option("--once", metavar=FLAG, help="End when all is shown.")] = False) -> None:
     """Start a server and a receiver, show what Ackpost does with real events, and check each promise."""
     folder = Path(tempfile.mkdtemp(prefix="ackpost-demo-"))
     try:

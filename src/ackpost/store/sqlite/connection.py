@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from importlib import resources
 from typing import Final
 
@@ -28,6 +30,7 @@ def open_writer(path: str, busy_timeout_ms: int) -> apsw.Connection:
     """
     if apsw.SQLITE_VERSION_NUMBER < SQLITE_VERSION_MIN:
         raise StoreError(f"SQLite {apsw.sqlite_lib_version()} can damage a database; update apsw to 3.51.3 or later.")
+    _make_private(path)
     connection = apsw.Connection(path, statementcachesize=_STATEMENTS_KEPT)
     try:
         _prepare(connection, path, busy_timeout_ms)
@@ -35,6 +38,12 @@ def open_writer(path: str, busy_timeout_ms: int) -> apsw.Connection:
         connection.close()
         raise
     return connection
+
+
+def _make_private(path: str) -> None:
+    """Make a new file its owner's alone: it holds signing secrets. SQLite gives its log the same rights."""
+    with suppress(OSError):  # it exists, or cannot be made, which SQLite tells better
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _prepare(connection: apsw.Connection, path: str, busy_timeout_ms: int) -> None:

@@ -42,7 +42,7 @@ class FileLock:
         except BlockingIOError:
             owner = os.read(descriptor, 400).decode(errors="replace").strip()
             os.close(descriptor)
-            raise StoreLocked(f"The database {self._database} is in use: {owner or 'its owner is starting'}.") from None
+            raise StoreLocked(_in_use(self._database, owner or "its owner is starting")) from None
         except OSError as error:
             os.close(descriptor)
             raise StoreError(f"The database {self._database} cannot be locked: {error.strerror}.") from error
@@ -68,7 +68,7 @@ def take_lease(ledger: Ledger, *, database: str, node: str, host: str, now_ms: i
     assert row is not None
     salt, position_bound, incarnation, owner, owner_host, since_ms, expires_ms = row
     if owner not in {None, node} and owner_host != host and expires_ms > now_ms:
-        raise StoreLocked(f"The database {database} is in use: {_owner(owner, since_ms)} (on another machine).")
+        raise StoreLocked(_in_use(database, f"{_owner(owner, since_ms)} (on another machine)"))
     ledger.execute(
         "UPDATE meta SET incarnation = ?, node = ?, host = ?, owned_since_ms = ?, lease_expires_ms = ?",
         (incarnation + 1, node, host, now_ms, now_ms + lease_ms),
@@ -112,6 +112,10 @@ def machine() -> str:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
         return os.uname().nodename
+
+
+def _in_use(database: str, owner: str) -> str:
+    return f"The database {database} is in use: {owner}. Stop that one, or take another file with --database-url."
 
 
 def _owner(node: str, since_ms: int) -> str:
