@@ -16,6 +16,7 @@ from ackpost.core.decision import Decision, EndpointChange, Verdict
 from ackpost.core.model import ApiKey, Circuit, Delivery, Role, Tenant
 from ackpost.core.outcome import Outcome
 from ackpost.errors import RequestError
+from ackpost.ports.commit import Waiter
 from ackpost.ports.operations import (
     CreateApiKey,
     CreateTenant,
@@ -83,6 +84,7 @@ class DirectCommitter:
         self.before: Callable[[Operation], Awaitable[None]] | None = None
         self.failure: Exception | None = None
         self.seen: list[Operation] = []
+        self.queued: list[asyncio.Task[None]] = []
 
     async def submit(self, operation: Operation) -> Result | Repeated:
         """Commit now."""
@@ -96,6 +98,19 @@ class DirectCommitter:
         if isinstance(result, RequestError):
             raise result
         return result
+
+    def queue(self, operation: Operation, waiter: Waiter) -> None:
+        """Commit soon."""
+
+        async def commit() -> None:
+            try:
+                result = await self.submit(operation)
+            except Exception as error:  # noqa: BLE001 - the waiter is told, whatever it is
+                waiter.set_exception(error)
+            else:
+                waiter.set_result(result)
+
+        self.queued.append(asyncio.get_running_loop().create_task(commit()))
 
 
 class FakeEngine:

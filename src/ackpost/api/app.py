@@ -10,6 +10,7 @@ from litestar.datastructures import State
 from litestar.routes import HTTPRoute
 from litestar.types import ControllerRouterHandler
 
+from ackpost.api import direct
 from ackpost.api.dependencies import DEPENDENCIES
 from ackpost.api.docs import DOCUMENT_KEY
 from ackpost.api.guards import METHODS_KEY, QUERIES_KEY, guard
@@ -24,9 +25,10 @@ from ackpost.service.context import Services
 
 
 class App:
-    """What uvicorn serves. ``litestar`` is the router behind it."""
+    """What uvicorn serves. ``litestar`` is the router behind it; ``direct`` what needs no ASGI, by path."""
 
     def __init__(self, services: Services, more_routes: Sequence[ControllerRouterHandler] = ()) -> None:
+        self.direct = {direct.PATH: direct.DirectPublish(services)}
         self._hot = PublishEndpoint(services).paths
         self.litestar = _litestar(services, [*ROUTES, *more_routes])
         self.litestar.state[DOCUMENT_KEY] = Document(ROUTES)

@@ -55,7 +55,7 @@ class PublishEndpoint:
             body = await read_body(receive, headers, self._body_bytes_max)
             idempotency = None if idempotency_key is None else self._idempotency(scope, tenant, idempotency_key, body)
             accepted = await self._publisher.publish(tenant, decode_publish(body), idempotency)
-            answer = _answer(accepted, self._services.store.salt)
+            answer = answer_of(accepted, self._services.store.salt)
         except ClientGone:
             return
         except Exception as error:  # noqa: BLE001 - whatever it is becomes a problem+json answer
@@ -72,7 +72,7 @@ class PublishEndpoint:
             idempotency = None if idempotency_key is None else self._idempotency(scope, tenant, idempotency_key, body)
             accepted = await self._publisher.publish_batch(tenant, decode_batch(body), idempotency)
             salt = self._services.store.salt
-            answer = b'{"events":[%b]}' % b",".join([_answer(event, salt) for event in accepted])
+            answer = b'{"events":[%b]}' % b",".join([answer_of(event, salt) for event in accepted])
         except ClientGone:
             return
         except Exception as error:  # noqa: BLE001 - whatever it is becomes a problem+json answer
@@ -129,7 +129,7 @@ class PublishEndpoint:
         await send({"type": "http.response.body", "body": problem.body})
 
 
-def _answer(event: AcceptedEvent, salt: int) -> bytes:
+def answer_of(event: AcceptedEvent, salt: int) -> bytes:
     """Write an ``AcceptedView``."""
     sequence = "" if event.sequence is None else f',"sequence":{event.sequence}'
     duplicate = "true" if event.duplicate else "false"

@@ -21,6 +21,7 @@ from ackpost.errors import (
     Unavailable,
 )
 from ackpost.ports.clock import Clock
+from ackpost.ports.commit import Waiter
 from ackpost.ports.operations import Accept, Accepted, Operation, Record, Recorded, Repeated, Result
 from ackpost.ports.store import Store
 from ackpost.ports.telemetry import Telemetry
@@ -35,7 +36,7 @@ STOP_S: Final = 4.0
 """How long a stopping writer tries to store results while the store is in trouble."""
 
 Reply = Result | Repeated | RequestError
-Entry = tuple[Operation, asyncio.Future[Result | Repeated]]
+Entry = tuple[Operation, Waiter]
 
 
 class CommitObserver(Protocol):
@@ -80,16 +81,20 @@ class Writer:
 
     def enqueue(self, operation: Operation) -> asyncio.Future[Result | Repeated]:
         """Queue an operation; the future gives its result. Raises Unavailable when the queue is full."""
+        future: asyncio.Future[Result | Repeated] = asyncio.get_running_loop().create_future()
+        self.queue(operation, future)
+        return future
+
+    def queue(self, operation: Operation, waiter: Waiter) -> None:
+        """See ``ports.commit``."""
         if self._stopping or self._task is None:
             raise Unavailable("The server is starting or stopping.", code="starting", retry_after_s=1)
         size_bytes = _size_bytes(operation)
         if len(self._queue) >= QUEUE_OPERATIONS_MAX or self._queue_bytes + size_bytes > QUEUE_BYTES_MAX:
             raise Unavailable("Too many requests wait for the database.", code="overloaded", retry_after_s=1)
-        future: asyncio.Future[Result | Repeated] = self._task.get_loop().create_future()
-        self._queue.append((operation, future))
+        self._queue.append((operation, waiter))
         self._queue_bytes += size_bytes
         self._wake.set()
-        return future
 
     def record(self, decision: Decision) -> None:
         """Queue the result of an attempt; it is kept until it is stored."""
@@ -203,13 +208,13 @@ class Writer:
     def _resolve(self, entries: Sequence[Entry], replies: Sequence[Reply]) -> None:
         observer = self.observer
         events = deliveries = 0
-        for (operation, future), reply in zip(entries, replies, strict=False):
+        for (operation, waiter), reply in zip(entries, replies, strict=False):
             if isinstance(reply, RequestError):
-                if not future.done():
-                    future.set_exception(reply)
+                if not waiter.done():
+                    waiter.set_exception(reply)
                 continue
-            if not future.done():
-                future.set_result(reply)
+            if not waiter.done():
+                waiter.set_result(reply)
             if type(reply) is Accepted and type(operation) is Accept:
                 for event in reply.events:
                     if not event.duplicate:
@@ -233,9 +238,9 @@ class Writer:
             self.trouble = trouble
 
     def _fail_entries(self, entries: Sequence[Entry], error: Exception) -> None:
-        for _, future in entries:
-            if not future.done():
-                future.set_exception(error)
+        for _, waiter in entries:
+            if not waiter.done():
+                waiter.set_exception(error)
 
 
 def _size_bytes(operation: Operation) -> int:

@@ -5,8 +5,10 @@ On the hot path nothing is looked up: tenant, routes and targets are in memory, 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -16,7 +18,7 @@ from ackpost.core.limits import EventInput, Limits, check_batch, check_publish
 from ackpost.errors import FieldError, InvalidInput, RateLimited, Unavailable
 from ackpost.ports.clock import Clock
 from ackpost.ports.commit import Committer
-from ackpost.ports.operations import Accept, Accepted, AcceptedEvent, Idempotency, NewEvent, Repeated
+from ackpost.ports.operations import Accept, Accepted, AcceptedEvent, Idempotency, NewEvent, Repeated, Result
 from ackpost.service.routing import Router, TenantRoutes
 from ackpost.service.tenants import TenantDirectory
 
@@ -39,6 +41,44 @@ class Publisher:
         self._clock = clock
         self._limits = Limits(data_bytes_max=data_bytes_max)
         self._rates = Rates(clock)
+        self._again: set[asyncio.Task[None]] = set()
+
+    def can_start(self, tenant: int) -> bool:
+        """Say whether ``start`` may be called now: all that a publish looks up is in memory."""
+        return self._tenants.is_recalled(tenant) and self._router.recall(tenant) is not None
+
+    def start(self, tenant: int, body: PublishBody, on_done: Callable[[AcceptedEvent | Exception], None]) -> None:
+        """Accept one event and call back when it is durable or has failed: as ``publish``, without task and future.
+
+        Raises: as ``publish``, as far as it is known before the commit; then ``on_done`` is not called.
+        """
+        event = check_publish(body, self._limits)
+        self._take_rate(tenant, 1)
+        routes = self._router.recall(tenant)
+        new_events = [_new_event(event)]
+        if routes is None:
+            self._start_anew(tenant, new_events, on_done)
+            return
+        _route(new_events, routes)
+        operation = Accept(tenant, routes.version, new_events, self._clock.now_ms())
+        self._committer.queue(operation, _Started(self, operation, on_done))
+
+    def _start_anew(
+        self, tenant: int, new_events: list[NewEvent], on_done: Callable[[AcceptedEvent | Exception], None]
+    ) -> None:
+        """Go the long way with an event whose routes are not in memory, or were refused as stale."""
+
+        async def publish() -> None:
+            try:
+                accepted = await self._commit(tenant, new_events, None, batch=False)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the caller is told
+                on_done(error)
+            else:
+                on_done(accepted[0])
+
+        task = asyncio.get_running_loop().create_task(publish())
+        self._again.add(task)
+        task.add_done_callback(self._again.discard)
 
     async def publish(self, tenant: int, body: PublishBody, idempotency: Idempotency | None) -> AcceptedEvent:
         """Accept one event; returns when it is durable.
@@ -61,13 +101,20 @@ class Publisher:
     async def _accept(
         self, tenant: int, events: list[EventInput], idempotency: Idempotency | None, *, batch: bool
     ) -> list[AcceptedEvent]:
+        self._take_rate(tenant, len(events))
+        return await self._commit(tenant, [_new_event(event) for event in events], idempotency, batch=batch)
+
+    def _take_rate(self, tenant: int, events: int) -> None:
         rate_per_s = self._tenants.rate_per_s(tenant)
         if rate_per_s is not None:
-            self._rates.take(tenant, rate_per_s, len(events))
+            self._rates.take(tenant, rate_per_s, events)
+
+    async def _commit(
+        self, tenant: int, new_events: list[NewEvent], idempotency: Idempotency | None, *, batch: bool
+    ) -> list[AcceptedEvent]:
         routes = self._router.recall(tenant)
         if routes is None:
             routes = await self._router.routes(tenant)
-        new_events = [_new_event(event) for event in events]
         for _ in range(_ROUTINGS_MAX):
             _route(new_events, routes)
             operation = Accept(tenant, routes.version, new_events, self._clock.now_ms(), batch, idempotency)
@@ -80,6 +127,32 @@ class Publisher:
         raise Unavailable(
             "The tenant's endpoints are changing all the time: try again.", code="overloaded", retry_after_s=1
         )
+
+
+class _Started:
+    """Waits for one event's commit (``ports.commit.Waiter``)."""
+
+    __slots__ = ("_on_done", "_operation", "_publisher")
+
+    def __init__(
+        self, publisher: Publisher, operation: Accept, on_done: Callable[[AcceptedEvent | Exception], None]
+    ) -> None:
+        self._publisher = publisher
+        self._operation = operation
+        self._on_done = on_done
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: Result | Repeated, /) -> None:
+        if type(result) is Accepted:
+            self._on_done(result.events[0])
+        else:  # routed by what is out of date
+            operation = self._operation
+            self._publisher._start_anew(operation.tenant, operation.events, self._on_done)
+
+    def set_exception(self, error: Exception, /) -> None:
+        self._on_done(error)
 
 
 class Rates:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import enum
 import socket
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any, Final
 
 import httptools
@@ -14,6 +14,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ackpost.errors import ConfigError
+from ackpost.wiring.direct_calls import DirectCall, DirectRequest
 
 HEADER_BYTES_MAX: Final = 32 * 1024
 HEADER_S: Final = 10.0
@@ -40,6 +41,8 @@ _HEADER_TOO_LARGE: Final = _refusal(
 )
 _NO_HTTP: Final = _refusal("400 Bad Request", "invalid", "This is no valid HTTP/1.1 request.")
 
+
+_NOTHING_DIRECT: Final[Mapping[bytes, DirectCall]] = {}
 
 _HEARD: Final = -1
 """In place of a number of bytes that the parser kept to itself: it told of something in this piece."""
@@ -78,7 +81,7 @@ class _Answering:
 class BoundedProtocol(HttpToolsProtocol):
     """Closes a connection whose header (or trailer) is too large, or whose request is too slow.
 
-    A request that comes in one piece costs two attributes more.
+    A request that comes in one piece costs two attributes more. What the app offers as ``direct`` goes without a task.
     """
 
     def connection_made(self, transport: Any) -> None:
@@ -92,18 +95,27 @@ class BoundedProtocol(HttpToolsProtocol):
         self._answering: Any = _Answering(self)
         self._upgrade: bytes | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._direct = getattr(self.app, "direct", _NOTHING_DIRECT)
+        self._direct_request: DirectRequest | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._idle_since_s = 0.0
         self._begin_header()
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clock."""
         self._stop_timer()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
         """A next request's header begins."""
         self._begin_header()
-        super().on_message_begin()
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
+        self._direct_request = None
 
     def on_headers_complete(self) -> None:
         """The header is whole."""
@@ -116,11 +128,38 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
             self._upgrade = self._without_upgrade()
             return
-        super().on_headers_complete()
+        if not self._goes_direct():
+            self._describe()
+            super().on_headers_complete()
+
+    def _goes_direct(self) -> bool:
+        """Take the request as a direct call if it is one and the connection is free for it."""
+        call = self._direct.get(self.url)
+        if call is None or self.flow.write_paused or self.parser.get_method() != b"POST":
+            return False
+        cycle = self._current
+        if (cycle is not None and not cycle.response_complete) or self.parser.get_http_version() != "1.1":
+            return False
+        tenant = call.admit(self.headers)
+        if tenant is None:
+            return False
+        request: Any = DirectRequest(call, tenant, self.transport, self._on_direct_answered)
+        self.cycle = self._direct_request = request
+        return True
+
+    def _describe(self) -> None:
+        """Let uvicorn make its description of the request, which a direct call does without."""
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.headers, self.expect_100_continue = url, headers, expects
+        self.scope["headers"] = headers
 
     def on_body(self, body: bytes) -> None:
         """A part of the body; of one that is answered already only so much is taken."""
         self._silent_bytes = _HEARD
+        if self._direct_request is not None:
+            self._direct_request.add(body)
+            return
         cycle = self._current
         if cycle is not None and cycle.response_complete:
             self._unread_bytes += len(body)
@@ -134,8 +173,36 @@ class BoundedProtocol(HttpToolsProtocol):
             return  # only the parser takes it for whole
         self._part = _Part.NONE
         self._stop_timer()
+        if self._direct_request is not None:
+            self._direct_request.start()
+            return
         super().on_message_complete()
         if self._closes_when_read:
+            self.transport.close()
+
+    def _on_direct_answered(self) -> None:
+        """Go on as uvicorn does after an answer, but with a timer that is moved when it fires, not at every answer."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self._idle_since_s = self.loop.time()
+        if self._idle_timer is None:
+            self._idle_timer = self.loop.call_later(KEEP_ALIVE_S, self._on_idle_timer)
+
+    def _on_idle_timer(self) -> None:
+        """Close a connection that has been idle since its last direct answer, if uvicorn does not watch it."""
+        self._idle_timer = None
+        busy = self._part is not _Part.NONE or not self.cycle.response_complete
+        idle_s = self.loop.time() - self._idle_since_s
+        if busy or self.timeout_keep_alive_task is not None:
+            idle_s = 0.0
+        if idle_s < KEEP_ALIVE_S:
+            self._idle_timer = self.loop.call_later(KEEP_ALIVE_S - idle_s, self._on_idle_timer)
+        else:
             self.transport.close()
 
     def data_received(self, data: bytes) -> None:
