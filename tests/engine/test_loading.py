@@ -78,7 +78,8 @@ def test_references_of_all_lanes_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
         most = 0
         while len(rig.wire.requests) < 1000:
             await rig.pass_s(0.01)
-            most = max(most, rig.engine.budget.refs)
+            under_way = rig.engine.requests_in_flight() + rig.engine.unrecorded()
+            most = max(most, rig.engine.budget.refs - under_way)
             assert rig.loop.time() < 60
         assert most <= 100 + 20 * (lanes.REFS_A_CLASS_MIN + 2)
 

@@ -70,6 +70,23 @@ def test_what_gathers_during_a_commit_is_the_next_group() -> None:
     play(story)
 
 
+def test_what_is_ready_in_the_next_turns_joins_the_group() -> None:
+    """Operations that come turn after turn of the loop share one commit; a trickle does not hold it up for ever."""
+
+    async def story(rig: Rig) -> None:
+        store = Broken(rig)
+        operations = [await _accept(rig) for _ in range(2 + 3 * writers.GATHER_TURNS_MAX)]
+        waiting = []
+        for operation in operations:
+            waiting.append(rig.writer.enqueue(operation))
+            await asyncio.sleep(0)
+        await asyncio.gather(*waiting)
+        assert 1 < len(store.groups[0]) <= 1 + writers.GATHER_TURNS_MAX
+        assert sum(map(len, store.groups)) == len(operations)
+
+    play(story)
+
+
 def test_a_group_is_bounded_in_operations_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than a group holds becomes several commits, in order; one that is too large alone goes alone."""
     monkeypatch.setattr(writers, "GROUP_OPERATIONS_MAX", 10)

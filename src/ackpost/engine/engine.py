@@ -242,8 +242,8 @@ class Engine:
         del lane.unfetched[ref.position]
         if ref.payload is None:
             self._end(lane, ref, "data_expired")
-            return
-        lane.push(ref, handed=False)
+        else:
+            lane.push(ref, handed=False)
         self.dispatcher.activate(lane)
 
     # ------------------------------------------------------------ sending

@@ -299,6 +299,8 @@ class Lane:
         if klass < 0 or blocked_ms > now_ms:
             self._plan_wake(blocked_ms, now_ms)
             return None
+        if self.unfetched and self.heaps[klass][0][2].payload is not None:
+            return None  # it would overtake those whose payload is being read; they wake the lane
         return heappop(self.heaps[klass])[2]
 
     def _blocked_until_ms(self, view: EndpointView, policy: Policy, now_ms: int) -> int:

@@ -148,21 +148,24 @@ class Loader:
         except StoreError:
             lane.complete[klass] = False
             raise
+        # Payloads first: a reference that is queued without one is overtaken by those behind it while it is fetched.
+        await self._prefetch(lane, [ref for ref in refs if ref.position not in lane.known])
         # A hand-off that did not fit during the load has marked the class partial again.
         complete = lane.complete[klass] and len(refs) < limit
         lane.complete[klass] = complete
-        fresh = lane.loaded(klass, refs, complete=complete)
-        await self._prefetch(lane, fresh)
+        lane.loaded(klass, refs, complete=complete)
 
     async def _prefetch(self, lane: Lane, refs: list[DeliveryRef]) -> None:
-        wanted = [ref for ref in refs[:PREFETCH_REFS] if ref.payload is None]
+        wanted = refs[:PREFETCH_REFS]
         if not wanted or not lane.budget.has_room(0):
             return
-        payloads = await self._store.load_payloads([ref.event for ref in wanted])
+        payloads = await self._store.load_payloads(list({ref.event for ref in wanted}))
+        size_bytes = 0
         for ref in wanted:
             payload = payloads.get(ref.event)
-            if payload is not None and lane.known.get(ref.position) is ref and lane.budget.has_room(len(payload.data)):
-                lane.give_payload(ref, payload)
+            if payload is not None and lane.budget.has_room(size_bytes + len(payload.data)):
+                ref.payload = payload
+                size_bytes += len(payload.data)
 
     async def _load_payloads(self) -> None:
         while self._payloads:

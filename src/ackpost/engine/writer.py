@@ -1,4 +1,4 @@
-"""Group commit (rule E6): whatever gathered while the previous commit ran becomes the next one.
+"""Group commit (rule E6): whatever gathered while the previous commit ran, and is ready now, becomes the next one.
 
 One writer a process. Operations of services and results of attempts share its commits. A group that fails as a whole is
 repeated one operation at a time, so that one bad row never fails strangers; results are kept until they are stored.
@@ -31,6 +31,9 @@ GROUP_BYTES_MAX: Final = 8 * 1024 * 1024
 QUEUE_OPERATIONS_MAX: Final = 10_000
 QUEUE_BYTES_MAX: Final = 64 * 1024 * 1024
 RESULTS_A_GROUP_MAX: Final = 1000
+GATHER_TURNS_MAX: Final = 4
+"""Turns of the event loop that a group may grow in before it is committed; it takes one that brings nothing to end."""
+
 TROUBLE_PAUSE_S: Final = 0.25
 STOP_S: Final = 4.0
 """How long a stopping writer tries to store results while the store is in trouble."""
@@ -125,6 +128,7 @@ class Writer:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._queue or self._decisions:
+                    await self._gather()
                     await self._commit_group()
                 if self._stopping:
                     return
@@ -135,6 +139,19 @@ class Writer:
             if self.observer is None:
                 raise
             self.observer.on_fatal(error)
+
+    async def _gather(self) -> None:
+        """Let requests and answers that are here already be read, so that they join the group; waits for none to come.
+
+        A fifth of the processor time at full load: each commit costs as much as recording twenty results.
+        """
+        before = 0
+        for _ in range(GATHER_TURNS_MAX):
+            waiting = len(self._queue) + len(self._decisions)
+            if waiting == before:
+                return
+            before = waiting
+            await asyncio.sleep(0)
 
     async def _commit_group(self) -> None:
         entries = self._take_entries()
