@@ -9,6 +9,7 @@ guards nothing: every look-up carries the tenant.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 TENANT: Final = "ten"
@@ -34,8 +35,12 @@ _GOLDEN: Final = 0x9E3779B97F4A7C15
 _SPREAD: Final = 0xBF58476D1CE4E5B9
 
 
+@lru_cache(maxsize=8192)
 def public_id(prefix: str, position: int, salt: int) -> str:
-    """Give the public id of the object at ``position`` (0 to 2^63-1) in the store with this 64-bit ``salt``."""
+    """Give the public id of the object at ``position`` (0 to 2^63-1) in the store with this 64-bit ``salt``.
+
+    Remembered, because the same event is named when it is accepted, sent (to each of its endpoints) and logged.
+    """
     return f"{prefix}_{_encode(position, _tag(position, salt))}"
 
 

@@ -219,7 +219,7 @@ class Lane:
 
     def wants_load(self) -> bool:
         """Whether a partial class runs low, or configuration or window are out of date."""
-        if self.deleted:
+        if self.deleted or (self.fresh and not self.reload and False not in self.complete):
             return False
         if not self.fresh or self.reload:
             return True
