@@ -108,7 +108,7 @@ class RigSlots:
         self.taken: dict[int, int] = {}
         self._next = 0
 
-    def take(self, delivery: int) -> int:
+    def take(self, delivery: int, in_round: int, number: int) -> int:
         """Mark."""
         self._next += 1
         self.taken[self._next] = delivery

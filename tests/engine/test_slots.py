@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ackpost.engine.slots import SLOT, SlotFile
+from ackpost.ports.operations import Mark
 
 
 def test_marks_outlive_whoever_made_them(tmp_path: Path) -> None:
@@ -12,10 +13,10 @@ def test_marks_outlive_whoever_made_them(tmp_path: Path) -> None:
     path = tmp_path / "inflight"
     slots = SlotFile(path, 100)
     assert slots.left == []
-    first, second = slots.take(70), slots.take(7)
+    first, second = slots.take(70, 1, 0), slots.take(7, 3, 5)
     slots.free(first)
     after_crash = SlotFile(path, 100)
-    assert after_crash.left == [7]
+    assert after_crash.left == [Mark(7, 3, 5)]
     after_crash.clear()
     assert after_crash.left == []
     assert SlotFile(path, 100).left == []
@@ -27,8 +28,8 @@ def test_fewer_slots_than_before_still_tell_what_was_left(tmp_path: Path) -> Non
     path = tmp_path / "inflight"
     slots = SlotFile(path, 1000)
     for delivery in range(1, 1001):
-        slots.take(delivery)
-    assert SlotFile(path, 10).left == list(range(1, 1001))
+        slots.take(delivery, 1, 0)
+    assert [mark.delivery for mark in SlotFile(path, 10).left] == list(range(1, 1001))
 
 
 def test_all_of_the_file_has_its_place_on_the_disk(tmp_path: Path) -> None:

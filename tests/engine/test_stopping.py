@@ -59,7 +59,7 @@ def test_an_engine_with_nothing_under_way_stops_at_once() -> None:
     play(story)
 
 
-def _crash_while_sending(store: ReferenceStore, path: Path) -> list[int]:
+def _crash_while_sending(store: ReferenceStore, path: Path) -> list[ops.Mark]:
     """A process that dies with one delivery under way; gives what the next one finds marked."""
 
     async def story(rig: Rig) -> None:
@@ -83,12 +83,12 @@ def test_a_delivery_that_kills_the_process_three_times_is_poison(tmp_path: Path)
     """Each start counts the crash; the third makes it a dead letter, and the node lives."""
     store, path = ReferenceStore(), tmp_path / "inflight"
     for _ in range(3):
-        (delivery,) = _crash_while_sending(store, path)
+        (mark,) = _crash_while_sending(store, path)
         store = ReferenceStore(store.durable)
     assert _crash_while_sending(store, path) == []
-    row = store.durable.rows[delivery]
+    row = store.durable.rows[mark.delivery]
     assert (row.status, row.reason) == ("dead", "poison")
-    assert [one.code for one in store.durable.attempts[delivery]] == ["interrupted"] * 3
+    assert [one.code for one in store.durable.attempts[mark.delivery]] == ["interrupted"] * 3
 
 
 def test_suspects_are_sent_one_at_a_time() -> None:
@@ -98,8 +98,9 @@ def test_suspects_are_sent_one_at_a_time() -> None:
         endpoint = await rig.endpoint(max_in_flight=10)
         await rig.state(endpoint, "pause")
         suspects = await rig.publish(endpoint, count=5)
-        for _ in range(SUSPECT_CRASHES):
-            await rig.submit(ops.Interrupt(suspects, 3, rig.now_ms(), "rig"))
+        for number in range(SUSPECT_CRASHES):
+            marks = [ops.Mark(delivery, 1, number) for delivery in suspects]
+            await rig.submit(ops.Interrupt(marks, 3, rig.now_ms(), "rig"))
         await rig.publish(endpoint, count=20)
         at_once = 0
 

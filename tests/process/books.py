@@ -14,7 +14,7 @@ from tests.process.server import Server
 def in_flight(database: Path) -> int:
     """How many deliveries the file beside the database marks as in flight."""
     marks = database.with_name(f"{database.name}-inflight").read_bytes()
-    return sum(1 for (position,) in struct.iter_unpack("<q", marks) if position)
+    return sum(1 for position, _, _ in struct.iter_unpack("<qII", marks) if position)
 
 
 def rows(database: Path, sql: str) -> list[tuple[Any, ...]]:

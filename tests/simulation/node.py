@@ -17,7 +17,7 @@ from ackpost.engine.housekeeping import Housekeeping, Retention
 from ackpost.engine.request import RequestBuilder
 from ackpost.engine.writer import Writer
 from ackpost.errors import StoreBusy, StoreError, StoreFull, StoreOutcomeUnknown
-from ackpost.ports.operations import Interrupt, Interrupted
+from ackpost.ports.operations import Interrupt, Interrupted, Mark
 from ackpost.ports.store import Store
 from ackpost.service.context import Options, Services
 from tests.simulation.history import Send, Violation
@@ -181,17 +181,17 @@ class NodeSlots:
     def __init__(self, world: World, process: Process) -> None:
         self._process = process
         self._taken = world.slot_file
-        self.left = sorted(set(self._taken.values()))
+        self.left = sorted(set(self._taken.values()), key=lambda mark: mark.delivery)
 
     def clear(self) -> None:
         """What was left is recorded."""
         self._taken.clear()
 
-    def take(self, delivery: int) -> int:
+    def take(self, delivery: int, in_round: int, number: int) -> int:
         """Mark."""
         slot = next(number for number in range(len(self._taken) + 1) if number not in self._taken)
         if self._process.alive:
-            self._taken[slot] = delivery
+            self._taken[slot] = Mark(delivery, in_round, number)
         return slot
 
     def free(self, slot: int) -> None:

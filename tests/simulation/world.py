@@ -49,7 +49,7 @@ class World:
         self.checks = Checks(self)
         self.state = State()
         self.salt = self.state.salt
-        self.slot_file: dict[int, int] = {}
+        self.slot_file: dict[int, ops.Mark] = {}
         self.owner: Process | None = None
         self.node: Node | None = None
         self.nodes: list[Node] = []
@@ -168,7 +168,7 @@ class World:
         if not process.alive:
             return
         process.alive = False
-        for delivery in set(self.slot_file.values()):
+        for delivery in {mark.delivery for mark in self.slot_file.values()}:
             self.history.in_flight_at_crash[delivery] += 1
         for node in self.nodes:
             if node.process is process and not node.died.done():

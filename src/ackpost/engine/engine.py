@@ -292,7 +292,7 @@ class Engine:
         self, lane: Lane, ref: DeliveryRef, builder: RequestBuilder, headers: bytes, body: bytes, now_ms: int
     ) -> None:
         host, troubled = builder.target.pool_key, lane.troubled
-        self._taken_slots[ref.position] = self._slots.take(ref.position)
+        self._taken_slots[ref.position] = self._slots.take(ref.position, ref.round, ref.number)
         lane.started(now_ms)
         self.dispatcher.started(host, troubled=troubled)
         if ref.crashes >= SUSPECT_CRASHES:

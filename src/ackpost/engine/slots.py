@@ -1,7 +1,7 @@
 """Which deliveries are in flight, in a small memory-mapped file (rule E5).
 
 It survives ``kill -9`` without any fsync: the page cache outlives the process. At the next start what stands in it was
-in flight when the process died. One slot: the delivery's position, 0 when free.
+in flight when the process died. One slot: the delivery's position (0 when free), its round, its attempts so far.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import struct
 from pathlib import Path
 from typing import Final, Protocol
 
-SLOT: Final = struct.Struct("<q")
+from ackpost.ports.operations import Mark
+
+SLOT: Final = struct.Struct("<qII")
 
 
 class Slots(Protocol):
     """Marks deliveries as in flight."""
 
-    def take(self, delivery: int) -> int:
-        """Mark a delivery; give the number of its slot."""
+    def take(self, delivery: int, in_round: int, number: int) -> int:
+        """Mark a delivery with its round and the attempts made before; give the number of its slot."""
 
     def free(self, slot: int) -> None:
         """The result is durable."""
@@ -28,7 +30,7 @@ class Slots(Protocol):
 
 
 class SlotFile:
-    """A mapped file of ``count`` slots; ``left`` are the deliveries that stood in it when it was opened.
+    """A mapped file of ``count`` slots; ``left`` is what stood in it when it was opened, by position.
 
     Raises: OSError when it cannot be made or finds no room.
     """
@@ -40,8 +42,8 @@ class SlotFile:
             file.write(bytes(max(0, size_bytes - path.stat().st_size)))
             file.flush()
             self._map = mmap.mmap(file.fileno(), 0)
-        left = {position for (position,) in SLOT.iter_unpack(bytes(self._map[: len(self._map) // 8 * 8])) if position}
-        self.left: list[int] = sorted(left)
+        marks = SLOT.iter_unpack(self._map[: len(self._map) // SLOT.size * SLOT.size])
+        self.left: list[Mark] = [Mark(*mark) for mark in sorted({mark for mark in marks if mark[0]})]
         self._free = list(range(count))
 
     def clear(self) -> None:
@@ -49,15 +51,15 @@ class SlotFile:
         self._map[:] = bytes(len(self._map))
         self.left = []
 
-    def take(self, delivery: int) -> int:
+    def take(self, delivery: int, in_round: int, number: int) -> int:
         """Mark a delivery as in flight."""
         slot = self._free.pop()
-        SLOT.pack_into(self._map, slot * SLOT.size, delivery)
+        SLOT.pack_into(self._map, slot * SLOT.size, delivery, in_round, number)
         return slot
 
     def free(self, slot: int) -> None:
         """Its result is durable."""
-        SLOT.pack_into(self._map, slot * SLOT.size, 0)
+        SLOT.pack_into(self._map, slot * SLOT.size, 0, 0, 0)
         self._free.append(slot)
 
     def close(self) -> None:

@@ -309,13 +309,23 @@ class JobSaved(msgspec.Struct, tag=True):
     refs: list[DeliveryRef] = []
 
 
-class Interrupt(msgspec.Struct):
-    """At start: these deliveries were in flight when the process died (rule E5).
+class Mark(msgspec.Struct, frozen=True):
+    """A delivery that was being sent: ``number`` attempts had been made before, in all."""
 
-    Each pending one gets an attempt ``interrupted`` and one crash more; with three crashes it is dead (``poison``).
+    delivery: int
+    round: int
+    number: int
+
+
+class Interrupt(msgspec.Struct):
+    """At start: these were in flight when the process died (rule E5).
+
+    Each that is still pending in that round with that number gets an attempt ``interrupted`` and one crash more; with
+    ``crashes_max`` crashes it is dead (``poison``). So a result that became durable, and an Interrupt that did, are not
+    counted again when the process dies before it takes the mark away.
     """
 
-    deliveries: list[int]
+    marks: list[Mark]
     crashes_max: int
     now_ms: int
     node: str = ""

@@ -82,8 +82,9 @@ cancels its open jobs, revokes its keys; its job ends rows as ``tenant_deleted``
 
 Redeliver. Checks: 404, 410, 409. By event: deliveries whose endpoint is disabled or gone are left out (all: 409). A
 pending one becomes due now; a waiting one stays as it is; both are listed. Cancel by event without pending: empty list.
-ExpireData of expired data does nothing. Interrupt: attempt ``interrupted``, started now, position one each; number,
-round_attempts and crashes + 1, class as retry, due now; ``deliveries``: those still pending, rising.
+ExpireData of expired data does nothing. Interrupt: attempt ``interrupted``, started now, position one each, in the
+order of the marks; number, round_attempts and crashes + 1, class as retry, due now; ``deliveries``: those still
+pending, rising.
 
 Jobs. Rows go by position (events for recover), ``cursor`` = last one looked at; done when fewer than ``rows_max`` were
 found. A row qualifies if its last end lay before the job's commit (end_endpoint, delete_*, switch_ordering: pending and

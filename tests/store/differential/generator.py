@@ -184,8 +184,9 @@ class Generator:
 
     def interrupt(self) -> ops.Operation:
         """A crash while sending."""
-        rows = list(self.state.rows)
-        return ops.Interrupt(self.random.sample(rows, min(len(rows), 3)), 3, self.now_ms, "a")
+        rows = self.random.sample(list(self.state.rows.values()), min(len(self.state.rows), 3))
+        marks = [ops.Mark(row.position, row.round, row.number - self.chance(0.1)) for row in rows]
+        return ops.Interrupt(marks, 3, self.now_ms, "a")
 
     # ---- people's changes
 

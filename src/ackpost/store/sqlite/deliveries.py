@@ -160,12 +160,15 @@ def expire_data(ledger: Ledger, op: ExpireData) -> Done:
 def interrupt(ledger: Ledger, op: Interrupt) -> Interrupted:
     """Count the crash of the process against what was in flight (rule E5)."""
     change = Change(ledger, op.now_ms)
-    hots = load_hot(ledger, op.deliveries)
+    hots = load_hot(ledger, [mark.delivery for mark in op.marks])
     attempts = AttemptWriter(ledger, op.node)
     endpoints: dict[int, Endpoint | None] = {}
     poisoned: list[Hot] = []
     alive: list[Hot] = []
-    for hot in (hots[position] for position in dict.fromkeys(op.deliveries) if position in hots):
+    for mark in op.marks:
+        hot = hots.get(mark.delivery)
+        if hot is None or (hot.round, hot.number) != (mark.round, mark.number):
+            continue
         hot.crashes, hot.number, hot.round_attempts = hot.crashes + 1, hot.number + 1, hot.round_attempts + 1
         if hot.endpoint not in endpoints:
             endpoints[hot.endpoint] = load_endpoint(ledger, hot.endpoint)

@@ -100,10 +100,13 @@ def _change_endpoint(state: State, endpoint: Endpoint, wanted: EndpointChange, c
 def interrupt(state: State, op: Interrupt) -> Interrupted:
     """Count the crash of the process against what was in flight (rule E5)."""
     change = Change(op.now_ms)
-    rows = [state.rows[position] for position in dict.fromkeys(op.deliveries) if position in state.rows]
-    rows = [row for row in rows if row.status == "pending"]
+    rows: list[Row] = []
     poisoned: dict[tuple[int, int], int] = {}
-    for row in rows:
+    for mark in op.marks:
+        row = state.rows.get(mark.delivery)
+        if row is None or row.status != "pending" or (row.round, row.number) != (mark.round, mark.number):
+            continue
+        rows.append(row)
         row.crashes, row.number, row.round_attempts = row.crashes + 1, row.number + 1, row.round_attempts + 1
         is_dead = row.crashes >= op.crashes_max
         endpoint = state.endpoints.get(row.endpoint)

@@ -15,7 +15,7 @@ from ackpost.ports.operations import (
     NewEvent,
     StepJob,
 )
-from ackpost.testing.store_contract.world import World
+from ackpost.testing.store_contract.world import World, mark_of
 
 DEAD = "ackpost.delivery.dead"
 
@@ -127,7 +127,7 @@ async def check_expiry_and_poison_are_announced(world: World) -> None:
     assert done.touched == [first.position, second.position, listener.position]
     assert len(await world.due(listener)) == 2
     await world.publish(NewEvent("a", b"1"), NewEvent("a", b"2"))
-    doomed = [ref.position for ref in await world.due(first)]
+    doomed = [mark_of(ref) for ref in await world.due(first)]
     await world.do(Interrupt(doomed, 1, world.now_ms), Interrupted)
     payloads = await world.store.load_payloads([ref.event for ref in await world.due(listener)])
     assert [payload.type for payload in payloads.values()] == [DEAD] * 3

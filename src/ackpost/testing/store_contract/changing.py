@@ -20,7 +20,7 @@ from ackpost.ports.operations import (
     Repeated,
     ReplaceEndpoint,
 )
-from ackpost.testing.store_contract.world import BY_KEY, World
+from ackpost.testing.store_contract.world import BY_KEY, World, mark_of
 
 
 async def check_redelivery_begins_a_new_round(world: World) -> None:
@@ -28,7 +28,7 @@ async def check_redelivery_begins_a_new_round(world: World) -> None:
     endpoint = await world.endpoint()
     event = await world.one()
     ref = await world.first_due(endpoint)
-    await world.do(Interrupt([ref.position], 3, world.now_ms), Interrupted)
+    await world.do(Interrupt([mark_of(ref)], 3, world.now_ms), Interrupted)
     await world.die(await world.first_due(endpoint))
     changed = msgspec.structs.replace(await world.endpoint_now(endpoint), format="bare")
     await world.do(ReplaceEndpoint(changed, changed.rev, world.now_ms), EndpointSaved)

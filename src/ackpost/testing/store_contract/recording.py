@@ -7,8 +7,17 @@ from typing import Any
 from ackpost.core.decision import EndpointChange
 from ackpost.core.model import CLOSED, REPLAY, RETRY, Circuit, DeliveryRef
 from ackpost.core.outcome import Outcome
-from ackpost.ports.operations import Cancel, DeliveriesChanged, Interrupt, Interrupted, NewEvent, Recorded, Redeliver
-from ackpost.testing.store_contract.world import HOLD, World, target_of
+from ackpost.ports.operations import (
+    Cancel,
+    DeliveriesChanged,
+    Interrupt,
+    Interrupted,
+    Mark,
+    NewEvent,
+    Recorded,
+    Redeliver,
+)
+from ackpost.testing.store_contract.world import HOLD, World, mark_of, target_of
 
 
 async def _sent(world: World, **fields: Any) -> DeliveryRef:
@@ -270,8 +279,10 @@ async def check_interruption_counts(world: World) -> None:
     await world.deliver(second)
     await world.restart()
     world.later(1000)
-    operation = Interrupt([third.position, first.position, second.position, first.position, 99], 3, world.now_ms, "a")
+    marks = [mark_of(ref) for ref in (third, first, second, first)]
+    operation = Interrupt([*marks, Mark(99, 1, 0)], 3, world.now_ms, "a")
     assert await world.do(operation, Interrupted) == Interrupted(2, 0, [first.position, third.position])
+    assert await world.do(operation, Interrupted) == Interrupted(0, 0, []), "one crash is counted once"
     (again, _) = await world.due(endpoint)
     assert (again.klass, again.due_ms, again.number, again.round_attempts) == (RETRY, world.now_ms, 1, 1)
     assert again.crashes == 1
@@ -285,16 +296,33 @@ async def check_interruption_counts(world: World) -> None:
 async def check_poison_dies_at_the_third_crash(world: World) -> None:
     """Three crashes while sending make a dead letter ``poison``; a finished attempt sets the count back."""
     ref = await _sent(world)
-    crash = Interrupt([ref.position], 3, world.now_ms)
+
+
+    async def crash() -> Interrupted:
+        (sent,) = await world.due(ref.endpoint)
+        return await world.do(Interrupt([mark_of(sent)], 3, world.now_ms), Interrupted)
+
     for _ in range(2):
-        assert (await world.do(crash, Interrupted)).dead == 0
+        assert (await crash()).dead == 0
     (again,) = await world.due(ref.endpoint)
     await world.record(world.result(again, "retry", due_ms=world.now_ms, crashes=0))
     for _ in range(2):
-        assert (await world.do(crash, Interrupted)).dead == 0
-    assert await world.do(crash, Interrupted) == Interrupted(1, 1, [])
+        assert (await crash()).dead == 0
+    assert await crash() == Interrupted(1, 1, [])
     row = await world.delivery(ref.position)
     assert (row.status, row.reason, row.attempt_count) == ("dead", "poison", 6)
+
+
+async def check_what_was_recorded_before_a_crash_is_not_interrupted(world: World) -> None:
+    """A mark of an attempt whose result is durable, or of an earlier round, counts nothing."""
+    ref = await _sent(world)
+    await world.record(world.result(ref, "retry", due_ms=world.now_ms))
+    assert await world.do(Interrupt([mark_of(ref)], 3, world.now_ms), Interrupted) == Interrupted(0, 0, [])
+    (again,) = await world.due(ref.endpoint)
+    await world.die(again)
+    await world.do(Redeliver(world.tenant, world.now_ms, delivery=ref.position), DeliveriesChanged)
+    assert await world.do(Interrupt([mark_of(again)], 3, world.now_ms), Interrupted) == Interrupted(0, 0, [])
+    assert (await world.first_due(ref.endpoint)).crashes == 0
 
 
 async def check_class_of_a_later_round_stays(world: World) -> None:

@@ -22,6 +22,7 @@ from ackpost.ports.operations import (
     EndpointSaved,
     JobSaved,
     JobSelector,
+    Mark,
     NewEvent,
     Operation,
     Promote,
@@ -43,6 +44,11 @@ START_MS = 1_700_000_000_000
 LEASE_MS = 20_000
 BY_KEY = {"ordering": "by-key"}
 HOLD = {"ordering": "by-key", "on_dead": "hold"}
+
+
+def mark_of(ref: DeliveryRef) -> Mark:
+    """What stands in the file of marks while ``ref`` is being sent."""
+    return Mark(ref.position, ref.round, ref.number)
 
 
 class StoreHarness(Protocol):
