@@ -24,7 +24,7 @@ from ackpost.ports.operations import (
 from ackpost.ports.store import DeliveryFilter, EventFilter, Page
 from ackpost.store.sqlite import jobs, placing, retention, selecting
 from ackpost.store.sqlite.moves import Change
-from ackpost.store.sqlite.rows import Hot
+from ackpost.store.values import Hot
 from tests.store.sqlite.world import Opened, opened
 
 

@@ -13,7 +13,8 @@ from ackpost.errors import Conflict, FieldError, NotFound, RequestError
 from ackpost.ports.operations import Accept, Accepted, AcceptedEvent, NewEvent, Repeated, Result, Stale
 from ackpost.store.sqlite.answers import Answers
 from ackpost.store.sqlite.ledger import Insert, Ledger
-from ackpost.store.sqlite.rows import TRIGGER_CODES, insert_new
+from ackpost.store.sqlite.rows import insert_new
+from ackpost.store.values import TRIGGER_CODES
 
 _encode = msgspec.json.Encoder().encode
 

@@ -10,7 +10,7 @@ from ackpost.core.model import Endpoint
 from ackpost.ports.operations import Accept, Accepted, NewEvent, Target
 from ackpost.store.sqlite.accept import accept
 from ackpost.store.sqlite.moves import Change, is_by_key
-from ackpost.store.sqlite.rows import endpoint_from
+from ackpost.store.values import endpoint_from
 
 _encode = msgspec.json.Encoder().encode
 

@@ -8,14 +8,7 @@ from ackpost.core.decision import Decision
 from ackpost.core.outcome import DELIVERED as GOOD
 from ackpost.core.outcome import INTERRUPTED, Outcome
 from ackpost.store.sqlite.ledger import Insert, Ledger
-from ackpost.store.sqlite.rows import (
-    BODY_BYTES_GOOD_MAX,
-    BODY_BYTES_MAX,
-    TRIGGER_CODES,
-    AttemptDetail,
-    Hot,
-    encode_detail,
-)
+from ackpost.store.values import BODY_BYTES_GOOD_MAX, BODY_BYTES_MAX, TRIGGER_CODES, AttemptDetail, Hot, encode_detail
 
 _insert = Insert(
     "attempt",

@@ -23,7 +23,6 @@ from ackpost.store.sqlite.endpoints import endpoint_of
 from ackpost.store.sqlite.ledger import Ledger
 from ackpost.store.sqlite.moves import (
     Change,
-    Ended,
     add_missing,
     cancel_pending,
     death_notice,
@@ -34,7 +33,8 @@ from ackpost.store.sqlite.moves import (
     revive,
 )
 from ackpost.store.sqlite.ordering import let_go
-from ackpost.store.sqlite.rows import Hot, load_endpoint, load_hot, store_hot
+from ackpost.store.sqlite.rows import load_endpoint, load_hot, store_hot
+from ackpost.store.values import Ended, Hot
 
 DELIVERIES_OF_EVENT: Final = (
     "SELECT position FROM delivery WHERE position > ?1 AND position <= ?1 + ?2"

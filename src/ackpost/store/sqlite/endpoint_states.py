@@ -7,7 +7,7 @@ import msgspec
 from ackpost.core.model import Endpoint, Job, JobKind
 from ackpost.ports.operations import JobSelector
 from ackpost.store.sqlite.ledger import Ledger
-from ackpost.store.sqlite.rows import document_of, from_document
+from ackpost.store.values import document_of, from_document
 
 
 def disable(ledger: Ledger, endpoint: Endpoint, state_reason: str | None, reason: str, now_ms: int) -> int:

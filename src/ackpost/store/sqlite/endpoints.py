@@ -23,8 +23,9 @@ from ackpost.ports.operations import (
 from ackpost.store.sqlite.endpoint_states import cancel_jobs, close_pause, disable, note_state, start_job
 from ackpost.store.sqlite.ledger import Ledger
 from ackpost.store.sqlite.ordering import drop_holds, promote_next
-from ackpost.store.sqlite.rows import document_of, load_endpoint, store_endpoint
+from ackpost.store.sqlite.rows import load_endpoint, store_endpoint
 from ackpost.store.sqlite.tenants import live_tenant
+from ackpost.store.values import document_of
 
 _SECRETS_MAX: Final = 5
 _RUNTIME_FIELDS: Final = (

@@ -16,7 +16,6 @@ from ackpost.store.sqlite.endpoints import endpoint_of
 from ackpost.store.sqlite.ledger import Ledger, integers
 from ackpost.store.sqlite.moves import (
     Change,
-    Ended,
     add_missing,
     cancel_pending,
     death_notice,
@@ -31,7 +30,7 @@ from ackpost.store.sqlite.moves import (
 )
 from ackpost.store.sqlite.ordering import drop_holds
 from ackpost.store.sqlite.placing import place
-from ackpost.store.sqlite.rows import Hot, load_endpoint, load_hot
+from ackpost.store.sqlite.rows import load_endpoint, load_hot
 from ackpost.store.sqlite.selecting import (
     Candidate,
     candidates,
@@ -41,6 +40,7 @@ from ackpost.store.sqlite.selecting import (
     is_wanted,
     span_of,
 )
+from ackpost.store.values import Ended, Hot
 
 SCAN_ROWS_MAX: Final = 10_000
 """So many rows one step looks at, at most, to find those that it is about."""

@@ -7,26 +7,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
-
 from ackpost.core.decision import Announcement
 from ackpost.core.ids import ENDPOINT, public_id
 from ackpost.core.model import REPLAY, DeliveryRef, Endpoint, Trigger
 from ackpost.core.policy import stored_policy
 from ackpost.store.sqlite.ledger import Insert, Ledger, integers
 from ackpost.store.sqlite.ordering import Pair, is_blocked, promote_next, release_holds, store_holds
-from ackpost.store.sqlite.rows import (
-    CANCELLED,
-    DISCARDED,
-    TRIGGER_CODES,
-    Hot,
-    delete_hot,
-    insert_dead,
-    insert_ended,
-    load_endpoint,
-    load_hot,
-    store_hot,
-)
+from ackpost.store.sqlite.rows import delete_hot, insert_dead, insert_ended, load_endpoint, load_hot, store_hot
+from ackpost.store.values import CANCELLED, DISCARDED, TRIGGER_CODES, Ended, Hot
 
 _insert_late = Insert("late_delivery", "event, delivery")
 
@@ -37,28 +25,6 @@ _KEEP_INLINE: Final = (
     " tenant, endpoint, trigger, code, status_code, started_ms, duration_ms, detail, body FROM history"
     " WHERE position IN (SELECT value FROM carray(?)) AND attempt_position IS NOT NULL ON CONFLICT DO NOTHING"
 )
-
-
-class Ended(msgspec.Struct, gc=False):
-    """An ended delivery of either table; ``status`` None: dead. Fields in the order of ``ENDED_COLUMNS``."""
-
-    position: int
-    event_offset: int
-    tenant: int
-    endpoint: int
-    round: int
-    number: int
-    code: str | None
-    status_code: int | None
-    ended_mark: int | None
-    reason: str | None
-    trigger: int
-    status: int | None = None
-
-    @property
-    def event(self) -> int:
-        """Position of its event."""
-        return self.position - self.event_offset
 
 
 ENDED_COLUMNS: Final = ", ".join(Ended.__struct_fields__[:-1])

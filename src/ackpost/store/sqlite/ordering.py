@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from ackpost.store.sqlite.ledger import Insert, Ledger, integers
-from ackpost.store.sqlite.rows import Hot
+from ackpost.store.values import Hot
 
 Pair = tuple[int, int]
 """An endpoint and one of its keys."""

@@ -9,7 +9,7 @@ from ackpost.core.policy import stored_policy
 from ackpost.store.sqlite.ledger import Ledger
 from ackpost.store.sqlite.moves import Change, key_ids
 from ackpost.store.sqlite.ordering import is_blocked, let_go
-from ackpost.store.sqlite.rows import TRIGGER_CODES, Hot
+from ackpost.store.values import TRIGGER_CODES, Hot
 
 FOLLOWERS_MAX: Final = 64
 """How many rows behind one that takes its place are looked at. Those of its key further behind waited already.

@@ -10,7 +10,7 @@ import apsw
 from ackpost.core.model import Attempt
 from ackpost.ports.store import EndpointHealth, Page
 from ackpost.store.sqlite.querying import Where, direction, rows_of
-from ackpost.store.sqlite.rows import TRIGGER_CODES, TRIGGERS, decode_detail
+from ackpost.store.values import TRIGGER_CODES, TRIGGERS, decode_detail
 
 _HOUR_MS: Final = 3_600_000
 _LATENCIES_MAX: Final = 1000

@@ -10,7 +10,7 @@ import apsw
 from ackpost.core.model import Delivery, DeliveryStatus
 from ackpost.ports.store import DeliveryFilter, Page, StatsBy
 from ackpost.store.sqlite.querying import Where, direction, frontier, is_short, rows_of
-from ackpost.store.sqlite.rows import TRIGGER_CODES
+from ackpost.store.values import TRIGGER_CODES
 
 # The same columns of each table: status as in the history (0 pending, 2 dead).
 _TABLES: Final = {

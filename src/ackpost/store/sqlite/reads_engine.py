@@ -11,7 +11,8 @@ from ackpost.core.model import CLASSES, DeliveryRef, Endpoint, EventPayload, Job
 from ackpost.ports.store import Work
 from ackpost.store.sqlite.ledger import integers
 from ackpost.store.sqlite.querying import rows_of
-from ackpost.store.sqlite.rows import HOT_COLUMNS, PAYLOAD_SQL, Hot, endpoint_from, from_document
+from ackpost.store.sqlite.rows import HOT_COLUMNS, PAYLOAD_SQL
+from ackpost.store.values import Hot, endpoint_from, from_document
 
 COUNT_BOUND: Final = 100_000
 

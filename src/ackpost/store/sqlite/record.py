@@ -15,14 +15,9 @@ from ackpost.store.sqlite.announcing import announce
 from ackpost.store.sqlite.attempts import AttemptWriter, uses_attempt
 from ackpost.store.sqlite.endpoint_states import disable
 from ackpost.store.sqlite.ledger import Insert, Ledger, integers
-from ackpost.store.sqlite.moves import Change, Ended, load_ended
+from ackpost.store.sqlite.moves import Change, load_ended
 from ackpost.store.sqlite.ordering import release_holds, store_holds
 from ackpost.store.sqlite.rows import (
-    CANCELLED,
-    DELIVERED,
-    DISCARDED,
-    TRIGGER_CODES,
-    Hot,
     delete_hot,
     insert_dead,
     insert_ended,
@@ -31,6 +26,7 @@ from ackpost.store.sqlite.rows import (
     store_endpoint,
     store_hot,
 )
+from ackpost.store.values import CANCELLED, DELIVERED, DISCARDED, TRIGGER_CODES, Ended, Hot
 
 _insert_good = Insert(
     "history",

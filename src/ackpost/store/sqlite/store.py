@@ -17,8 +17,8 @@ from ackpost.store.sqlite.faults import mapped, store_error
 from ackpost.store.sqlite.lease import FileLock, check_owner, machine, release_lease, take_lease
 from ackpost.store.sqlite.ledger import Ledger
 from ackpost.store.sqlite.reads import Reads
-from ackpost.store.sqlite.rows import document_of
 from ackpost.store.sqlite.threads import Checkpointer, InlineRunner, Runner, ThreadRunner
+from ackpost.store.values import document_of
 
 Given = TypeVar("Given")
 

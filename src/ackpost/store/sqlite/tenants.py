@@ -21,7 +21,7 @@ from ackpost.ports.operations import (
 from ackpost.store.sqlite.endpoint_states import start_job, store_job
 from ackpost.store.sqlite.ledger import Ledger
 from ackpost.store.sqlite.ordering import drop_holds, promote_next
-from ackpost.store.sqlite.rows import document_of, from_document
+from ackpost.store.values import document_of, from_document
 
 _replace = msgspec.structs.replace
 
