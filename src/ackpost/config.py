@@ -86,6 +86,14 @@ def _database_url(value: object) -> str:
     return url
 
 
+def sqlite_path(url: str) -> Path:
+    """Give the file of a ``database_url``. Raises: ConfigError with one line, as for a setting."""
+    try:
+        return Path(_database_url(url).removeprefix("sqlite:///"))
+    except ValueError as error:
+        raise ConfigError(f"database_url: {error}") from error
+
+
 def _operator_key(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[!-~]*", value):
         raise ValueError("use printable ASCII characters without blanks")
@@ -212,7 +220,7 @@ class Settings:
     @property
     def database_path(self) -> Path:
         """The SQLite file of ``database_url``."""
-        return Path(self.database_url.removeprefix("sqlite:///"))
+        return sqlite_path(self.database_url)
 
     @property
     def listens_on_loopback(self) -> bool:

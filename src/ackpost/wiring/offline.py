@@ -23,10 +23,10 @@ def migrate(settings: Settings) -> None:
     Raises: StoreError.
     """
 
-    async def nothing(_store: SqliteStore) -> None:
+    async def nothing(_store: SqliteStore, _incarnation: int) -> None:
         """Opening migrates."""
 
-    asyncio.run(_with_store(settings, nothing))
+    asyncio.run(with_store(settings, nothing))
 
 
 def create_operator_key(settings: Settings, name: str) -> str:
@@ -35,14 +35,18 @@ def create_operator_key(settings: Settings, name: str) -> str:
     Raises: StoreError.
     """
     return asyncio.run(
-        _with_store(settings, lambda store: keys.create_operator_key(store, SystemClock(), SystemEntropy(), name))
+        with_store(settings, lambda store, _: keys.create_operator_key(store, SystemClock(), SystemEntropy(), name))
     )
 
 
-async def _with_store(settings: Settings, work: Callable[[SqliteStore], Awaitable[Given]]) -> Given:
+async def with_store(settings: Settings, work: Callable[[SqliteStore, int], Awaitable[Given]]) -> Given:
+    """Do something as the database's owner; ``work`` gets the store and its incarnation.
+
+    Raises: StoreError.
+    """
     store = SqliteStore(str(settings.database_path))
-    await store.open(node=_NODE, now_ms=SystemClock().now_ms(), lease_ms=_LEASE_MS)
+    incarnation = await store.open(node=_NODE, now_ms=SystemClock().now_ms(), lease_ms=_LEASE_MS)
     try:
-        return await work(store)
+        return await work(store, incarnation)
     finally:
         await store.close()

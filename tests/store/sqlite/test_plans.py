@@ -91,6 +91,41 @@ def test_windows_are_read_in_order(connection: apsw.Connection, name: str) -> No
     assert [step for step in steps if "delivery_hot" in step]
 
 
+def _steps_taken(connection: apsw.Connection, sql: str, values: tuple[int, ...]) -> int:
+    """Run a statement and count what SQLite's machine did."""
+    taken = 0
+
+    def count() -> bool:
+        nonlocal taken
+        taken += 1
+        return False
+
+    connection.set_progress_handler(count, 1)
+    connection.execute(sql, values).fetchall()
+    connection.set_progress_handler(None)
+    return taken
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("scan work", (0, 100)), ("load window", (2, 0, 10)), ("load the next window", (2, 0, 50, 0, 10))],
+)
+def test_the_engine_reads_cost_the_same_however_much_waits(
+    connection: apsw.Connection, name: str, values: tuple[int, ...]
+) -> None:
+    """A plan may look like a search and walk all rows of an endpoint: so the steps are counted, at 100 and 20,000."""
+    sql, _ = HOT[name]
+    taken = []
+    for first, last in ((1, 100), (101, 20_000)):
+        connection.executemany(
+            "INSERT INTO delivery (position, event_offset, tenant, endpoint, rev, due_ms, age_start_ms, pin, trigger,"
+            " waiting, klass) VALUES (?, 1, 1, ?, 1, ?, 0, 'standard', 0, 0, ?)",
+            ((position, position % 3 + 1, position, position // 3 % 3) for position in range(first, last + 1)),
+        )
+        taken.append(_steps_taken(connection, sql, values))
+    assert taken[1] < 2 * taken[0], taken
+
+
 class _Spy:
     """Takes the statements that a read runs, and answers nothing."""
 

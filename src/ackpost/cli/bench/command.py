@@ -11,6 +11,22 @@ import typer
 
 from ackpost.cli.app import FLAG, app
 from ackpost.cli.bench.run import BareFigures, Figures, Plan, measure, measure_bare
+from ackpost.config import sqlite_path
+
+HEALTHY_BESIDE_HANGING = 99
+AT_THIRD_S = 10
+
+
+class Run(msgspec.Struct):
+    """One run with what it is compared to, measured right before it.
+
+    ``beside`` is the same load without what makes it hard: on an empty file, without hanging endpoints.
+    """
+
+    figures: Figures
+    bare: BareFigures | None = None
+    beside: Figures | None = None
+    at_third: Figures | None = None
 
 
 @app.command()
@@ -18,54 +34,121 @@ def bench(
     events: Annotated[int, typer.Option(help="How many events to publish in a run.")] = 30_000,
     batch: Annotated[int, typer.Option(min=1, max=500, help="Events a request.")] = 1,
     fan_out: Annotated[int, typer.Option(min=1, max=1000, help="Endpoints that each event goes to.")] = 1,
-    hang: Annotated[int, typer.Option(min=0, max=100, help="Endpoints beside them that never answer.")] = 0,
+    hang: Annotated[
+        int, typer.Option(min=0, max=100, help="Endpoints that never answer, beside 99 that do; each event to one.")
+    ] = 0,
+    backlog: Annotated[
+        int, typer.Option(min=0, help="Pending deliveries in the file, of a paused and of a dead endpoint.")
+    ] = 0,
+    history: Annotated[int, typer.Option(min=0, help="Finished events in the file.")] = 0,
     rate: Annotated[float, typer.Option(min=0, help="Publish at this rate a second; 0: as fast as it goes.")] = 0.0,
+    at_third: Annotated[
+        bool, typer.Option("--at-third", metavar=FLAG, help="Measure again at a third of the rate that was reached.")
+    ] = False,
     uids: Annotated[bool, typer.Option("--uids", metavar=FLAG, help="Give each event a random uid.")] = False,
+    database_url: Annotated[
+        str | None, typer.Option(help="A file to keep and to use again, sqlite:///PATH; default: one made for the run.")
+    ] = None,
     compare: Annotated[
         bool, typer.Option("--compare", metavar=FLAG, help="Alternate with the bare loop; give the ratio.")
     ] = False,
     pairs: Annotated[int, typer.Option(min=1, max=20, help="Runs (with --compare: pairs of runs).")] = 1,
     as_json: Annotated[bool, typer.Option("--json", metavar=FLAG, help="One JSON object a run.")] = False,
 ) -> None:
-    """Measure accepting and delivering with real processes, real HTTP and durable commits."""
-    plan = Plan(events=events, batch=batch, fan_out=fan_out, hang=hang, rate_per_s=rate, uids=uids)
+    """Measure accepting and delivering with real processes, real HTTP and durable commits.
+
+    With --backlog, --history or --hang each run is preceded by one without, on an empty file, and the ratio is given.
+    """
+    if hang and fan_out > 1:
+        raise typer.BadParameter("goes with one endpoint an event: leave --fan-out out", param_hint="--hang")
+    plan = Plan(
+        events=events, batch=batch, fan_out=fan_out, hang=hang, types=HEALTHY_BESIDE_HANGING + hang if hang else 1,
+        rate_per_s=rate, uids=uids, backlog=backlog, history=history,
+        database=None if database_url is None else str(sqlite_path(database_url)),
+    )  # fmt: skip
     ratios: list[float] = []
     for number in range(1, pairs + 1):
-        bare = measure_bare(plan) if compare else None
-        figures = measure(plan)
-        ratio = None if bare is None else figures.delivery_rate / bare.delivery_rate
-        if ratio is not None:
-            ratios.append(ratio)
+        run = _run(plan, compare=compare, at_third=at_third)
+        if run.bare is not None:
+            ratios.append(run.figures.delivery_rate / run.bare.delivery_rate)
         if as_json:
-            shown = {**msgspec.to_builtins(figures), "bare": bare and msgspec.to_builtins(bare), "ratio": ratio}
-            print(json.dumps(shown), flush=True)
+            print(json.dumps(_as_json(run)), flush=True)
         else:
-            _show(number, figures, bare, ratio)
+            _show(number, run)
     if len(ratios) > 1 and not as_json:
         print(f"ratio: median {statistics.median(ratios):.2f}, from {min(ratios):.2f} to {max(ratios):.2f}")
 
 
-def _show(number: int, figures: Figures, bare: BareFigures | None, ratio: float | None) -> None:
+def _run(plan: Plan, *, compare: bool, at_third: bool) -> Run:
+    bare = measure_bare(plan) if compare else None
+    beside = None
+    if plan.backlog or plan.history or plan.hang:
+        types = HEALTHY_BESIDE_HANGING if plan.hang else 1
+        easy = msgspec.structs.replace(plan, backlog=0, history=0, hang=0, types=types, database=None)
+        beside = measure(easy)
+    run = Run(measure(plan), bare, beside)
+    if at_third:
+        third = run.figures.accept_rate / 3
+        events = min(plan.events, int(third * AT_THIRD_S))
+        run.at_third = measure(msgspec.structs.replace(plan, rate_per_s=third, events=events))
+    return run
+
+
+def _as_json(run: Run) -> dict[str, object]:
+    """The figures, with what they are compared to under ``bare``, ``beside`` and ``at_third``."""
+    shown: dict[str, object] = msgspec.to_builtins(run.figures)
+    ratio = None if run.bare is None else run.figures.delivery_rate / run.bare.delivery_rate
+    return {**shown, "ratio": ratio, **{
+        name: msgspec.to_builtins(getattr(run, name)) for name in ("bare", "beside", "at_third")
+    }}  # fmt: skip
+
+
+def _show(number: int, run: Run) -> None:
+    figures = run.figures
     rows = [
         ("accepted = received", f"{figures.accepted:,} events, {figures.received:,} requests"),
         ("repeated", f"{figures.repeated:,}"),
         ("accept rate", f"{figures.accept_rate:,.0f} events/s"),
         ("delivery rate, drained", f"{figures.delivery_rate:,.0f} deliveries/s"),
         ("accept p50 / p99", f"{figures.accept_p50_ms:.1f} / {figures.accept_p99_ms:.1f} ms"),
-        (
-            "accept → received p50 / p95 / p99",
-            f"{figures.received_p50_ms:.1f} / {figures.received_p95_ms:.1f} / {figures.received_p99_ms:.1f} ms",
-        ),
+        ("accept → received p50 / p95 / p99", _ages(figures)),
         ("CPU per 1,000 deliveries", f"{figures.cpu_s_per_1000 * 1000:.0f} ms"),
         ("commits per 1,000 deliveries", f"{figures.commits_per_1000:.1f}"),
+        ("round trips per 1,000 deliveries", "0 (the database is in the process)"),
         ("peak RSS", f"{figures.peak_rss_mib:.0f} MiB"),
+        ("start to ready", f"{figures.start_s:.1f} s"),
+        ("database file", f"{figures.file_mib:,.0f} MiB"),
+        *_compared(run),
     ]
-    if bare is not None and ratio is not None:
-        rows += [
-            ("bare loop", f"{bare.delivery_rate:,.0f} deliveries/s, {bare.cpu_s_per_1000 * 1000:.0f} ms CPU per 1,000"),
-            ("ratio of rates", f"{ratio:.2f}"),
-            ("ratio of CPU", f"{bare.cpu_s_per_1000 / figures.cpu_s_per_1000:.2f}"),
-        ]
     print(f"run {number}")
     for name, value in rows:
         print(f"  {name:<34} {value}")
+
+
+def _compared(run: Run) -> list[tuple[str, str]]:
+    figures, rows = run.figures, list[tuple[str, str]]()
+    if run.at_third is not None:
+        rows.append(("at a third: rate", f"{run.at_third.accept_rate:,.0f} events/s"))
+        rows.append(("at a third: p50 / p95 / p99", _ages(run.at_third)))
+    if run.beside is not None:
+        beside = run.beside
+        rate = figures.delivery_rate / beside.delivery_rate
+        cpu = beside.cpu_s_per_1000 / figures.cpu_s_per_1000
+        p95 = figures.received_p95_ms / beside.received_p95_ms
+        rows += [
+            ("without it: delivery rate", f"{beside.delivery_rate:,.0f} deliveries/s, ratio {rate:.2f}"),
+            ("without it: CPU per 1,000", f"{beside.cpu_s_per_1000 * 1000:.0f} ms, ratio {cpu:.2f}"),
+            ("without it: p50 / p95 / p99", f"{_ages(beside)}, ratio of p95 {p95:.2f}"),
+        ]
+    if run.bare is not None:
+        bare = run.bare
+        rows += [
+            ("bare loop", f"{bare.delivery_rate:,.0f} deliveries/s, {bare.cpu_s_per_1000 * 1000:.0f} ms CPU per 1,000"),
+            ("ratio of rates", f"{figures.delivery_rate / bare.delivery_rate:.2f}"),
+            ("ratio of CPU", f"{bare.cpu_s_per_1000 / figures.cpu_s_per_1000:.2f}"),
+        ]
+    return rows
+
+
+def _ages(figures: Figures) -> str:
+    return f"{figures.received_p50_ms:.1f} / {figures.received_p95_ms:.1f} / {figures.received_p99_ms:.1f} ms"

@@ -22,7 +22,10 @@ _SCATTER: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835
 
 
 class Orders(msgspec.Struct):
-    """What to send. ``rate_per_s`` 0: as fast as the answers come. ``uids``: each event gets a random uid."""
+    """What to send. ``rate_per_s`` 0: as fast as the answers come. ``uids``: each event gets a random uid.
+
+    ``types`` > 1: the events are of so many types in turn, ``<event_type>.0`` and so on.
+    """
 
     host: str
     port: int
@@ -34,6 +37,7 @@ class Orders(msgspec.Struct):
     uids: bool = False
     data_bytes: int = 500
     event_type: str = "bench.event"
+    types: int = 1
 
 
 class Load:
@@ -50,11 +54,14 @@ class Load:
         self.open = orders.connections
         self.next_at = time.monotonic()
         self._made = 0
+        self._seed = time.monotonic_ns()
         path = "/v1/events" if orders.batch == 1 else "/v1/events/batch"
         self._head = (
             f"POST {path} HTTP/1.1\r\nHost: {orders.host}:{orders.port}\r\nAuthorization: Bearer {orders.key}\r\n"
             "Content-Type: application/json\r\nContent-Length: "
         ).encode()
+        types = [orders.event_type] if orders.types == 1 else [f"{orders.event_type}.{i}" for i in range(orders.types)]
+        self._types = [one.encode() for one in types]
         self._filling = b'"text":"' + b"x" * max(0, orders.data_bytes - 40) + b'"'
 
     def next_request(self) -> bytes | None:
@@ -71,11 +78,12 @@ class Load:
         return self._head + b"%d\r\n\r\n%b" % (len(body), body)
 
     def _event(self) -> bytes:
-        self._made += 1
         # Scattered over the whole range like random ids, without a generator's cost.
-        uid = b'"uid":"%032x",' % (self._made * _SCATTER % 2**128) if self.orders.uids else b""
+        uid = b'"uid":"%032x",' % ((self._seed + self._made) * _SCATTER % 2**128) if self.orders.uids else b""
         now_ns = int(time.monotonic() * 1e9)
-        return b'{%b"type":"%b","data":{"t":%d,%b}}' % (uid, self.orders.event_type.encode(), now_ns, self._filling)
+        event_type = self._types[self._made % len(self._types)]
+        self._made += 1
+        return b'{%b"type":"%b","data":{"t":%d,%b}}' % (uid, event_type, now_ns, self._filling)
 
     def closed(self, *, broken: bool) -> None:
         """One connection has ended."""

@@ -39,6 +39,7 @@ class Child:
             cwd=folder,
             preexec_fn=_pin(core),  # noqa: PLW1509 - started before this process has threads, and only sets an affinity
         )
+        self._port = 0
         if self.process.stdin is not None:
             if orders is not None:
                 self.process.stdin.write(json.dumps(orders).encode())
@@ -51,11 +52,13 @@ class Child:
         return self.process.stdout.readline()
 
     def port(self) -> int:
-        """Read the port it prints first."""
-        line = self.line().strip()
-        if not line.isdigit():
-            raise AckpostError(f"a process of the benchmark did not start: {line!r}")
-        return int(line)
+        """Give the port it prints first."""
+        if self._port == 0:
+            line = self.line().strip()
+            if not line.isdigit():
+                raise AckpostError(f"a process of the benchmark did not start: {line!r}")
+            self._port = int(line)
+        return self._port
 
     def result(self) -> Any:
         """Wait for its end and decode what it printed."""

@@ -7,28 +7,43 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
+from ackpost.cli.bench import filling
 from ackpost.cli.bench.processes import OTHER_CORE, SERVER_CORE, Child
 from ackpost.cli.client import ApiClient
 from ackpost.errors import AckpostError
+from ackpost.wiring.system import SystemClock
 
 OPERATOR_KEY = "bench-operator-key-0123456789abcdef"
 DRAIN_S = 120.0
 
 
 class Plan(msgspec.Struct):
-    """What one run does (contract §10)."""
+    """What one run does (contract §10).
+
+    ``types`` > 1 spreads the events over so many endpoints of their own (``hang`` of them never answer) instead of
+    sending each to all. ``backlog`` and ``history`` are numbers of deliveries that lie in the file before.
+    """
 
     events: int = 30_000
     batch: int = 1
     fan_out: int = 1
+    types: int = 1
     hang: int = 0
     rate_per_s: float = 0.0
     uids: bool = False
     connections: int = 64
+    backlog: int = 0
+    history: int = 0
+    database: str | None = None
+
+    @property
+    def answered(self) -> int:
+        """How many of the events go to endpoints that answer."""
+        return sum(1 for number in range(self.events) if number % self.types >= self.hang) if self.hang else self.events
 
 
 class Figures(msgspec.Struct):
@@ -47,6 +62,8 @@ class Figures(msgspec.Struct):
     cpu_s_per_1000: float
     commits_per_1000: float
     peak_rss_mib: float
+    start_s: float
+    file_mib: float
 
 
 class BareFigures(msgspec.Struct):
@@ -57,40 +74,59 @@ class BareFigures(msgspec.Struct):
 
 
 def measure(plan: Plan) -> Figures:
-    """Run Ackpost on a fresh file with durable commits."""
+    """Run Ackpost with durable commits, on a fresh file unless the plan names one."""
     with (
         tempfile.TemporaryDirectory(prefix="ackpost-bench-") as folder,
         Child("ackpost.cli.bench.receiver", core=OTHER_CORE) as receiver,
     ):
-        target = receiver.port()
-        with _server(Path(folder)) as (server, api, port):
-            _make_endpoints(api, target, plan)
-            _warm_up(port, target)
-            before = _metrics(api)
-            cpu_before = server.cpu_s()
-            loaded = _load(plan, port)
-            expected = loaded["accepted"] * plan.fan_out
-            stats = _drain(target, expected)
-            recorded = _recorded(api, before, expected)
-            span_s = stats["last_at"] - loaded["started_at"]
-            commits = _commits(_metrics(api)) - _commits(before)
-            if loaded["refused"] or recorded < expected:
-                raise AckpostError(f"refused {loaded['refused']}, recorded {recorded} of {expected}")
-            return Figures(
-                accepted=loaded["accepted"],
-                received=stats["received"],
-                repeated=stats["repeated"],
-                accept_rate=loaded["accepted"] / (loaded["ended_at"] - loaded["started_at"]),
-                delivery_rate=expected / span_s,
-                accept_p50_ms=loaded["p50_ms"],
-                accept_p99_ms=loaded["p99_ms"],
-                received_p50_ms=stats["p50_ms"],
-                received_p95_ms=stats["p95_ms"],
-                received_p99_ms=stats["p99_ms"],
-                cpu_s_per_1000=(server.cpu_s() - cpu_before) / expected * 1000,
-                commits_per_1000=commits / expected * 1000,
-                peak_rss_mib=server.peak_rss_mib(),
-            )
+        database = Path(plan.database or f"{folder}/bench.db").absolute()
+        if plan.backlog or plan.history:
+            _fill(database, plan)
+        with Server(database) as server:
+            event_type = _make_endpoints(server.api, receiver.port(), plan)
+            return _measured(plan, server, receiver.port(), event_type)
+
+
+def _fill(database: Path, plan: Plan) -> None:
+    """Put backlog and history into the file, but for what lies there from an earlier run."""
+    wanted = {filling.PAUSED: plan.backlog // 2, filling.DEAD: plan.backlog - plan.backlog // 2,
+              filling.DONE: plan.history}  # fmt: skip
+    with Server(database) as server:
+        present = filling.make_past_endpoints(server.api)
+    filling.fill(database, {uid: count - present[uid] for uid, count in wanted.items()})
+    with Server(database) as server:
+        filling.note_filled(server.api, {uid: max(count, present[uid]) for uid, count in wanted.items()})
+
+
+def _measured(plan: Plan, server: Server, target: int, event_type: str) -> Figures:
+    _warm_up(server.port, target)
+    before = _metrics(server.api)
+    cpu_before = server.child.cpu_s()
+    loaded = _load(plan, server.port, event_type)
+    expected = plan.answered * plan.fan_out
+    stats = _drain(target, expected)
+    recorded = _recorded(server.api, before, expected)
+    span_s = stats["last_at"] - loaded["started_at"]
+    commits = _commits(_metrics(server.api)) - _commits(before)
+    if loaded["refused"] or recorded < expected:
+        raise AckpostError(f"refused {loaded['refused']}, recorded {recorded} of {expected}")
+    return Figures(
+        accepted=loaded["accepted"],
+        received=stats["received"],
+        repeated=stats["repeated"],
+        accept_rate=loaded["accepted"] / (loaded["ended_at"] - loaded["started_at"]),
+        delivery_rate=expected / span_s,
+        accept_p50_ms=loaded["p50_ms"],
+        accept_p99_ms=loaded["p99_ms"],
+        received_p50_ms=stats["p50_ms"],
+        received_p95_ms=stats["p95_ms"],
+        received_p99_ms=stats["p99_ms"],
+        cpu_s_per_1000=(server.child.cpu_s() - cpu_before) / expected * 1000,
+        commits_per_1000=commits / expected * 1000,
+        peak_rss_mib=server.child.peak_rss_mib(),
+        start_s=server.start_s,
+        file_mib=server.file_mib(),
+    )
 
 
 def measure_bare(plan: Plan) -> BareFigures:
@@ -100,10 +136,10 @@ def measure_bare(plan: Plan) -> BareFigures:
         orders = {"target": f"http://127.0.0.1:{target}/in"}
         with Child("ackpost.cli.bench.bare", core=SERVER_CORE, orders=orders) as bare:
             port = bare.port()
-            _load(Plan(events=2000), port)
+            _load(Plan(events=2000), port, "bare.warm")
             _receiver(target).call("GET", "/reset")
             cpu_before = bare.cpu_s()
-            loaded = _load(Plan(events=plan.events, connections=plan.connections), port)
+            loaded = _load(Plan(events=plan.events, connections=plan.connections), port, "bare.event")
             stats = _drain(target, loaded["accepted"])
             return BareFigures(
                 delivery_rate=loaded["accepted"] / (stats["last_at"] - loaded["started_at"]),
@@ -111,72 +147,81 @@ def measure_bare(plan: Plan) -> BareFigures:
             )
 
 
-class _server:  # noqa: N801 - used as a function of a with statement
+class Server:
     """The real server on a free port, ready."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, database: Path) -> None:
+        self._database = database
 
-    def __enter__(self) -> tuple[Child, ApiClient, int]:
-        self._child = Child(
-            "ackpost", "serve", "--dev", "--port", "0", "--database-url", f"sqlite:///{self._folder}/bench.db",
+    def __enter__(self) -> Self:
+        started = time.monotonic()
+        self.child = Child(
+            "ackpost", "serve", "--dev", "--port", "0", "--database-url", f"sqlite:///{self._database}",
             core=SERVER_CORE,
             environment={"ACKPOST_OPERATOR_KEY": OPERATOR_KEY, "ACKPOST_LOG_FORMAT": "json"},
-            folder=self._folder,
+            folder=self._database.parent,
         )  # fmt: skip
-        self._child.__enter__()
-        port = self._find_port()
-        return self._child, ApiClient(f"http://127.0.0.1:{port}", OPERATOR_KEY), port
+        self.child.__enter__()
+        self.port = self._find_port()
+        self.api = ApiClient(f"http://127.0.0.1:{self.port}", OPERATOR_KEY)
+        self.api.call("GET", "/readyz")
+        self.start_s = time.monotonic() - started
+        return self
 
     def __exit__(self, *error: object) -> None:
-        self._child.stop()
+        self.child.stop()
+
+    def file_mib(self) -> float:
+        """How large the database's file is now."""
+        return self._database.stat().st_size / 2**20
 
     def _find_port(self) -> int:
         """The start is logged with the URL; all later lines go on being read, as a log shipper would."""
         for _ in range(100):
-            found = re.search(rb'"url":"http://127\.0\.0\.1:(\d+)"', self._child.line())
+            found = re.search(rb'"url":"http://127\.0\.0\.1:(\d+)"', self.child.line())
             if found:
                 self._drain_log()
                 return int(found.group(1))
         raise AckpostError("the server of the benchmark did not start")
 
     def _drain_log(self) -> None:
-        stream = self._child.process.stdout
+        stream = self.child.process.stdout
         if stream is not None:
             threading.Thread(target=lambda: [None for _ in iter(lambda: stream.read(65536), b"")], daemon=True).start()
 
 
-def _make_endpoints(api: ApiClient, target: int, plan: Plan) -> None:
-    policy = {"max_in_flight": 100, "timeout_s": 30}
-    for number in range(plan.fan_out):
-        url = f"http://127.0.0.1:{target}/in/{number}"
-        api.call("POST", "/v1/endpoints", {"url": url, "event_types": ["bench.*"], "policy": policy})
-    for number in range(plan.hang):
-        url = f"http://127.0.0.1:{target}/hang/{number}"
-        api.call("POST", "/v1/endpoints", {"url": url, "event_types": ["bench.*"], "policy": policy})
-    api.call("POST", "/v1/endpoints", {"url": f"http://127.0.0.1:{target}/warm", "event_types": ["warm.*"]})
+def _make_endpoints(api: ApiClient, target: int, plan: Plan) -> str:
+    """Make this run's endpoints; give the type of event that goes to them, and to none of an earlier run."""
+    event_type = f"bench.{SystemClock().now_ms()}"
+    policy = {"max_in_flight": 100}
+    if plan.types > 1:
+        for number in range(plan.types):
+            path = "hang" if number < plan.hang else "in"
+            url = f"http://127.0.0.1:{target}/{path}/{number}"
+            api.call("POST", "/v1/endpoints", {"url": url, "event_types": [f"{event_type}.{number}"]})
+    else:
+        for number in range(plan.fan_out):
+            url = f"http://127.0.0.1:{target}/in/{number}"
+            api.call("POST", "/v1/endpoints", {"url": url, "event_types": [event_type], "policy": policy})
+    api.call("POST", "/v1/endpoints", {"url": f"http://127.0.0.1:{target}/warm", "event_types": ["warm.up"]})
+    return event_type
 
 
 def _warm_up(port: int, target: int) -> None:
-    orders = _orders(Plan(events=2000), port)
-    orders["event_type"] = "warm.up"
-    with Child("ackpost.cli.bench.load", core=OTHER_CORE, orders=orders) as load:
-        load.result()
+    _load(Plan(events=2000), port, "warm.up")
     _drain(target, 2000)
     _receiver(target).call("GET", "/reset")
 
 
-def _load(plan: Plan, port: int) -> dict[str, Any]:
-    with Child("ackpost.cli.bench.load", core=OTHER_CORE, orders=_orders(plan, port)) as load:
+def _load(plan: Plan, port: int, event_type: str) -> dict[str, Any]:
+    orders = {
+        "host": "127.0.0.1", "port": port, "key": OPERATOR_KEY, "events": plan.events, "connections": plan.connections,
+        "batch": plan.batch, "rate_per_s": plan.rate_per_s, "uids": plan.uids, "event_type": event_type,
+        "types": plan.types,
+    }  # fmt: skip
+    with Child("ackpost.cli.bench.load", core=OTHER_CORE, orders=orders) as load:
         result: dict[str, Any] = load.result()
         return result
-
-
-def _orders(plan: Plan, port: int) -> dict[str, Any]:
-    return {
-        "host": "127.0.0.1", "port": port, "key": OPERATOR_KEY, "events": plan.events, "connections": plan.connections,
-        "batch": plan.batch, "rate_per_s": plan.rate_per_s, "uids": plan.uids,
-    }  # fmt: skip
 
 
 def _receiver(port: int) -> ApiClient:

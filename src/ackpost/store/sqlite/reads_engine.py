@@ -16,13 +16,17 @@ from ackpost.store.values import Hot, endpoint_from, from_document
 
 COUNT_BOUND: Final = 100_000
 
+# Two steps, not one comparison of (endpoint, klass): SQLite would use only the endpoint of it, and walk all its rows.
 SCAN_SQL: Final = """
 WITH RECURSIVE found (position) AS (
     SELECT (SELECT position FROM delivery WHERE waiting = 0 AND endpoint > ?1
             ORDER BY endpoint, klass, due_ms, position LIMIT 1)
     UNION ALL
-    SELECT (SELECT n.position FROM delivery n WHERE n.waiting = 0 AND (n.endpoint, n.klass) > (d.endpoint, d.klass)
-            ORDER BY n.endpoint, n.klass, n.due_ms, n.position LIMIT 1)
+    SELECT coalesce(
+        (SELECT n.position FROM delivery n WHERE n.waiting = 0 AND n.endpoint = d.endpoint AND n.klass > d.klass
+         ORDER BY n.klass, n.due_ms, n.position LIMIT 1),
+        (SELECT n.position FROM delivery n WHERE n.waiting = 0 AND n.endpoint > d.endpoint
+         ORDER BY n.endpoint, n.klass, n.due_ms, n.position LIMIT 1))
     FROM found CROSS JOIN delivery d ON d.position = found.position
 )
 SELECT d.endpoint, d.tenant, d.klass, d.due_ms
