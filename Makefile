@@ -22,10 +22,10 @@ PACKAGE := $(VENV)/.package-$(call SUM,pyproject.toml)
 PIP = $(shell test -d $(VENV)/lib/python*/site-packages/pip && echo "$(PY) -m pip" || echo "$(PYTHON) -m pip --python $(PY)")
 INSTALL = $(PIP) --disable-pip-version-check install --quiet
 
-.PHONY: help demo serve bench test lint simulate setup clean requirements
+.PHONY: help demo serve bench test lint simulate power-cut setup clean requirements
 
 help:  ## This list
-	@grep -E '^[a-z]+:.*  ## ' Makefile | sed -E 's/^([a-z]+):.*  ## (.*)/\1	\2/' | expand -t 14
+	@grep -E '^[a-z-]+:.*  ## ' Makefile | sed -E 's/^([a-z-]+):.*  ## (.*)/\1	\2/' | expand -t 14
 
 demo: $(SERVER) $(PACKAGE)  ## Show what Ackpost does, with real requests (ONCE=1: end by itself)
 	@$(BIN)/ackpost demo $(if $(ONCE),--once)
@@ -49,6 +49,9 @@ lint: setup  ## Ruff, mypy and the import contracts only
 
 simulate: setup  ## The simulation alone (SEED=17 replays one world, SEEDS=1000 runs fresh ones)
 	SIMULATE_SEED=$(SEED) SIMULATE_SEEDS=$(SEEDS) $(PY) -m pytest -q tests/simulation/test_simulation.py -k promises $(ARGS)
+
+power-cut: setup  ## Cut the power under load, 20 times or CUTS=n (as root, on Linux)
+	POWER_CUTS=$(or $(CUTS),20) $(PY) -m pytest -q -s tests/power_cut $(ARGS)
 
 setup: $(DEV) $(PACKAGE)  ## The environment for development, in .venv
 

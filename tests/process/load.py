@@ -19,7 +19,9 @@ class Publishers:
     An event that was not acknowledged is published again with the same uid, as a publisher is told to.
     """
 
-    def __init__(self, server: Server, type: str, *, connections: int = 16, pace_s: float = 0.0) -> None:
+    def __init__(
+        self, server: Server, type: str, *, connections: int = 16, pace_s: float = 0.0, padding_bytes: int = 0
+    ) -> None:
         self.acknowledged: dict[str, str] = {}
         """The ledger: from uid to the id that was answered."""
         self.refusals: dict[str, int] = {}
@@ -28,6 +30,7 @@ class Publishers:
         self._port = server.port
         self._type = type
         self._pace_s = pace_s
+        self._padding = "x" * padding_bytes
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._work, args=(number,)) for number in range(connections)]
@@ -72,7 +75,7 @@ class Publishers:
             connection.close()
 
     def _post(self, connection: http.client.HTTPConnection, uid: str) -> str | None:
-        body = f'{{"type":"{self._type}","uid":"{uid}","data":{{"uid":"{uid}"}}}}'
+        body = f'{{"type":"{self._type}","uid":"{uid}","data":{{"uid":"{uid}","padding":"{self._padding}"}}}}'
         try:
             connection.request("POST", "/v1/events", body, {"Authorization": f"Bearer {KEY}"})
             answer = connection.getresponse()

@@ -61,17 +61,24 @@ class Lines:
 class Server:
     """``ackpost serve`` on the database of one folder; use as a context, or ``start`` and ``stop`` it.
 
-    ``arguments`` and ``environment`` are added to those of a developer's server with logs in JSON.
+    ``arguments`` and ``environment`` are added to those of a developer's server with logs in JSON; ``module`` is what
+    Python runs in place of ``ackpost``: the tests' own ways of starting it.
     """
 
     def __init__(
-        self, folder: Path, *arguments: str, database: Path | None = None, environment: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        *arguments: str,
+        database: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        module: str = "ackpost",
     ) -> None:
         self.folder = folder
         self.database = folder / "ackpost.db" if database is None else database
         self.port = 0
         self._arguments = arguments
         self._environment = environment or {}
+        self._module = module
         self._process: subprocess.Popen[bytes] | None = None
         self._out: Lines | None = None
         self._errors: Lines | None = None
@@ -95,7 +102,7 @@ class Server:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("ACKPOST_")}
         self._process = subprocess.Popen(
             [
-                sys.executable, "-m", "ackpost", "serve", "--dev", "--port", str(self.port),
+                sys.executable, "-m", self._module, "serve", "--dev", "--port", str(self.port),
                 "--database-url", f"sqlite:///{self.database}", *self._arguments,
             ],
             cwd=self.folder,
