@@ -21,6 +21,7 @@
     │   ├── StoreBusy               passing; the same call may be repeated
     │   ├── StoreOutcomeUnknown     went away during the commit: it may or may not be durable
     │   ├── StoreLocked             another server owns this database
+    │   ├── StoreBroken             a flush to the disk failed: only a new start makes sure of what is there
     │   ├── StoreCorrupt            the database file is damaged
     │   └── SchemaMismatch          schema newer or older than this code
     ├── SigningError                a secret or key that cannot be used
@@ -167,6 +168,13 @@ class StoreOutcomeUnknown(StoreError):
 
 class StoreLocked(StoreError):
     """Another live server owns this database."""
+
+
+class StoreBroken(StoreError):
+    """The disk did not keep what was to be flushed; nothing more may be acknowledged before the database is reopened.
+
+    Systems forget a failed flush: the next one may succeed although what the first one was for is not on the disk.
+    """
 
 
 class StoreCorrupt(StoreError):

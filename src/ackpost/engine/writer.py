@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from ackpost.core.decision import Decision
 from ackpost.errors import (
     RequestError,
+    StoreBroken,
     StoreBusy,
     StoreError,
     StoreFull,
@@ -197,7 +198,7 @@ class Writer:
         """
         self._set_trouble(str(error))
         self._decisions[:0] = decisions
-        if isinstance(error, StoreLocked):
+        if isinstance(error, StoreBroken | StoreLocked):
             self._fail_entries(entries, _refusal_for(error))
             raise error
         if isinstance(error, StoreFull | StoreBusy | StoreOutcomeUnknown):
@@ -214,7 +215,7 @@ class Writer:
         for index, entry in enumerate(entries):
             try:
                 replies = await self._store.commit([entry[0]])
-            except StoreLocked as error:
+            except (StoreBroken, StoreLocked) as error:
                 self._fail_entries(entries[index:], _refusal_for(error))
                 raise
             except StoreError as error:
@@ -277,6 +278,8 @@ def _refusal_for(error: StoreError) -> Unavailable:
         return _unavailable("The database is busy; nothing was stored.", "overloaded")
     if isinstance(error, StoreOutcomeUnknown):
         return _unavailable("The database went away while it stored this; it may be stored.", "outcome_unknown")
+    if isinstance(error, StoreBroken):
+        return _unavailable("The disk failed while it stored this; it may be stored.", "outcome_unknown")
     if isinstance(error, StoreLocked):
         return _unavailable("This server no longer owns the database; nothing was stored.", "starting")
     return _unavailable("The database could not store this; nothing was stored.", "overloaded")

@@ -20,6 +20,7 @@ SQLITE_VERSION_MIN: Final = 3_051_003
 """Before it a checkpoint beside a writer can damage the file (the write-ahead log's reset)."""
 
 _STATEMENTS_KEPT: Final = 256
+_SETTLE_BUSY_MS: Final = 50
 _CACHE_KIB: Final = 64 * 1024
 
 
@@ -60,7 +61,20 @@ def _prepare(connection: apsw.Connection, path: str, busy_timeout_ms: int) -> No
     connection.pragma("cache_size", -_CACHE_KIB)
     connection.pragma("journal_size_limit", WAL_BYTES_MAX)
     connection.wal_autocheckpoint(0)
+    _settle_log(connection, busy_timeout_ms)
     _migrate(connection)
+
+
+def _settle_log(connection: apsw.Connection, busy_timeout_ms: int) -> None:
+    """Move what an ended process left in the log into the database, flushed.
+
+    After a flush that failed, the system may show pages of the log that never reached the disk. What follows them in
+    the log would be lost with them at a power cut, so nothing may follow. A reader in the way leaves the rest.
+    """
+    connection.set_busy_timeout(_SETTLE_BUSY_MS)
+    with suppress(apsw.BusyError):
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    connection.set_busy_timeout(busy_timeout_ms)
 
 
 def open_reader(path: str, busy_timeout_ms: int) -> apsw.Connection:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
 import apsw
 
-from ackpost.errors import StoreBusy, StoreCorrupt, StoreError, StoreFull
+from ackpost.errors import StoreBroken, StoreBusy, StoreCorrupt, StoreError, StoreFull
 
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_READ_ONLY: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+_FLUSHES: Final = frozenset({apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC})
 
 
 @contextmanager
@@ -28,11 +31,16 @@ def store_error(error: apsw.Error, path: str, system_errno: int = 0) -> StoreErr
     """Give our error for one of SQLite's; ``system_errno`` tells a full disk from a broken one."""
     if isinstance(error, apsw.BusyError | apsw.LockedError | apsw.ProtocolError):
         return StoreBusy(f"The database {path} is held by another process; try again.")
+    if getattr(error, "extendedresult", 0) in _FLUSHES:
+        why = f": {os.strerror(system_errno)}" if system_errno else ""
+        return StoreBroken(f"The disk did not keep what was written to the database {path}{why}.")
     if isinstance(error, apsw.FullError) or (isinstance(error, apsw.IOError) and system_errno in _NO_SPACE):
         return StoreFull(f"No space is left for the database {path}.")
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
         return StoreCorrupt(f"The database {path} is damaged or is no database: {error}.")
-    if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.AuthError):
+    if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.AuthError) or (
+        isinstance(error, apsw.IOError) and system_errno in _READ_ONLY
+    ):
         return StoreError(f"The database {path} cannot be written: its file or folder is read-only.")
     if isinstance(error, apsw.CantOpenError):
         return StoreError(f"The database {path} cannot be opened: no such folder, or no right to it.")

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import apsw
 
 from ackpost.core.model import Tenant
-from ackpost.errors import RequestError, StoreCorrupt, StoreError
+from ackpost.errors import RequestError, StoreBroken, StoreCorrupt, StoreError
 from ackpost.ports.operations import Operation, Repeated, Result
 from ackpost.store.sqlite.commit import apply
 from ackpost.store.sqlite.connection import PAGE_BYTES, WAL_BYTES_MAX, open_checkpointer, open_reader, open_writer
@@ -60,6 +60,7 @@ class SqliteStore(Reads):
         self._checkpoint_connection: apsw.Connection | None = None
         self._gate = threading.Lock()
         self._checkpoint_fault: StoreError | None = None
+        self._broken: StoreBroken | None = None
         self._wal_pages = 0
         self._nudge_pages = _CHECKPOINT_PAGES
 
@@ -143,8 +144,9 @@ class SqliteStore(Reads):
         self._readers.stop()
         self._hot_reader.stop()
         try:
-            with mapped(self.path, ledger.connection):
-                release_lease(ledger)
+            if self._broken is None:
+                with mapped(self.path, ledger.connection):
+                    release_lease(ledger)
         finally:
             # The last connection that closes empties the write-ahead log.
             for connection in (*self._reading, self._checkpoint_connection, ledger.connection):
@@ -171,18 +173,27 @@ class SqliteStore(Reads):
             raise StoreError(f"The database {self.path} is not open.")
         if self._checkpoint_fault is not None:
             self._refuse_if_stuck(self._checkpoint_fault)
+        if self._broken is not None:
+            raise self._broken
+        try:
+            with mapped(self.path, ledger.connection), self._gate:
+                return self._commit_to(ledger, operations)
+        except StoreBroken as broken:
+            self._broken = broken
+            raise
+
+    def _commit_to(self, ledger: Ledger, operations: Sequence[Operation]) -> list[Result | Repeated | RequestError]:
         connection, mark = ledger.connection, ledger.mark()
-        with mapped(self.path, connection), self._gate:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                check_owner(ledger)
-                replies = apply(ledger, operations)
-                connection.execute("COMMIT")
-            except BaseException:
-                ledger.restore(mark)
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            check_owner(ledger)
+            replies = apply(ledger, operations)
+            connection.execute("COMMIT")
+        except BaseException:
+            ledger.restore(mark)
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
         return replies
 
     # ---- checkpoints (rule E8)
@@ -221,10 +232,12 @@ class SqliteStore(Reads):
         self._checkpoint_fault = None
 
     def _refuse_if_stuck(self, fault: StoreError) -> None:
-        """Raise a checkpoint's fault when the log has become too long, or the database is damaged; and try again."""
+        """Raise a checkpoint's fault when the log has become too long, or waiting does not help; and try again."""
         if self._checkpointer is not None:
             self._checkpointer.nudge()
-        if isinstance(fault, StoreCorrupt) or self._wal_pages >= _STUCK_PAGES:
+        if isinstance(fault, StoreBroken):
+            self._broken = fault
+        if isinstance(fault, StoreBroken | StoreCorrupt) or self._wal_pages >= _STUCK_PAGES:
             raise fault
 
     # ---- reads
