@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import tempfile
 from pathlib import Path
 
+import asyncpg
+
 from ackpost.ports.store import Store
+from ackpost.store.postgres import PostgresStore
 from ackpost.store.sqlite import SqliteStore
 from ackpost.testing.reference import ReferenceStore, State
 from ackpost.testing.reference.state import SALT
 from ackpost.testing.store_contract import StoreHarness
+from tests.store.postgres.server import shared
 
 
 class ReferenceHarness:
@@ -72,4 +77,37 @@ class InlineSqliteHarness(SqliteHarness):
     folder = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
-HARNESSES: tuple[type[StoreHarness], ...] = (ReferenceHarness, SqliteHarness)
+class PostgresHarness:
+    """A real PostgreSQL, with a schema for each new store."""
+
+    name = "postgres"
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._users: dict[str, int] = {}
+
+    def make(self, *, scan_rows_max: int = 10_000) -> Store:
+        """A store in a new schema."""
+        self._count += 1
+        schema = f"test_{os.getpid()}_{id(self):x}_{self._count}"
+        self._users[schema] = 1
+        return PostgresStore(shared(), schema=schema, salt=SALT, scan_rows_max=scan_rows_max)
+
+    def reopen(self, store: Store) -> Store:
+        """Another process's store on the same schema."""
+        assert isinstance(store, PostgresStore)
+        self._users[store.schema] += 1
+        return PostgresStore(store.dsn, schema=store.schema)
+
+    async def dispose(self, store: Store) -> None:
+        """End the connections; the last one takes the schema with it."""
+        assert isinstance(store, PostgresStore)
+        await store.close()
+        self._users[store.schema] -= 1
+        if self._users[store.schema] == 0:
+            connection = await asyncpg.connect(store.dsn)
+            await connection.execute(f'DROP SCHEMA IF EXISTS "{store.schema}" CASCADE')
+            await connection.close()
+
+
+HARNESSES: tuple[type[StoreHarness], ...] = (ReferenceHarness, SqliteHarness, PostgresHarness)

@@ -98,6 +98,13 @@ def endpoint_from(document: str, rev: int) -> Endpoint:
     return endpoint
 
 
+def api_key_from(document: str, last_used_ms: int | None) -> ApiKey:
+    """Read a key; its last use stands in a column of its own."""
+    key = from_document(ApiKey, document)
+    key.last_used_at_ms = last_used_ms
+    return key
+
+
 class Ended(msgspec.Struct, gc=False):
     """An ended delivery of either table; ``status`` None: dead. Fields in the order of the stores' columns."""
 

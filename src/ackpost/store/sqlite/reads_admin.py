@@ -9,8 +9,7 @@ import apsw
 from ackpost.core.model import ApiKey, Endpoint, EndpointVersion, Job, Tenant
 from ackpost.ports.store import Page, Routing
 from ackpost.store.sqlite.querying import Where, direction, rows_of
-from ackpost.store.sqlite.tenants import api_key_from
-from ackpost.store.values import endpoint_from, from_document
+from ackpost.store.values import api_key_from, endpoint_from, from_document
 
 # These are kept with a time of making of their own: their positions may lie before it.
 _MADE = "json_extract(document, '$.created_at_ms')"

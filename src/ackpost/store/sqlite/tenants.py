@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ackpost.core.model import ApiKey, Job, Tenant
+from ackpost.core.model import Job, Tenant
 from ackpost.errors import Conflict, FieldError, NotFound
 from ackpost.ports.operations import (
     CreateApiKey,
@@ -113,10 +113,3 @@ def touch_api_keys(ledger: Ledger, op: TouchApiKeys) -> Done:
             "UPDATE api_key SET last_used_ms = max(ifnull(last_used_ms, 0), ?) WHERE position = ?", (used_ms, position)
         )
     return Done()
-
-
-def api_key_from(document: str, last_used_ms: int | None) -> ApiKey:
-    """Read a key; its last use stands in a column of its own."""
-    key = from_document(ApiKey, document)
-    key.last_used_at_ms = last_used_ms
-    return key

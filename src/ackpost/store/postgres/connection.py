@@ -1,0 +1,85 @@
+"""Connections: their settings, and how to get one that lives."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import asyncpg
+
+from ackpost.store.postgres.faults import mapped
+
+Connection = Any
+"""``asyncpg.Connection``; the library has no types."""
+
+CONNECT_TIMEOUT_S: Final = 5.0
+COMMAND_TIMEOUT_S: Final = 15.0
+"""After this a statement is given up here; the server ends it by itself before, if it can be reached."""
+
+_STATEMENTS_KEPT: Final = 1000
+_IDLE_CONNECTION_S: Final = 300.0
+_VERSION_MIN: Final = 140_000
+
+_SETTINGS: Final = {
+    "application_name": "ackpost",
+    "statement_timeout": "10000",
+    "lock_timeout": "2000",
+    "idle_in_transaction_session_timeout": "5000",
+    "timezone": "UTC",
+    "jit": "off",
+    # Every statement here has one good plan: walk an index, and look the rest up by index. Left alone, a statement that
+    # is prepared while a table is empty keeps a plan that reads all of it (rule E9).
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
+
+
+async def connect(dsn: str, schema: str) -> Connection:
+    """Give a new connection.
+
+    Raises: StoreError.
+    """
+    with mapped():
+        connection = await asyncpg.connect(
+            dsn,
+            timeout=CONNECT_TIMEOUT_S,
+            command_timeout=COMMAND_TIMEOUT_S,
+            statement_cache_size=_STATEMENTS_KEPT,
+            max_cached_statement_lifetime=0,
+            server_settings={**_SETTINGS, "search_path": quoted(schema)},
+        )
+        await _make_durable(connection)
+        return connection
+
+
+async def make_pool(dsn: str, schema: str, connections_max: int) -> Any:
+    """Give a pool of connections for reading; it connects when first asked."""
+    with mapped():
+        return await asyncpg.create_pool(
+            dsn,
+            min_size=0,
+            max_size=connections_max,
+            timeout=CONNECT_TIMEOUT_S,
+            command_timeout=COMMAND_TIMEOUT_S,
+            statement_cache_size=_STATEMENTS_KEPT,
+            max_cached_statement_lifetime=0,
+            max_inactive_connection_lifetime=_IDLE_CONNECTION_S,
+            reset=_keep,
+            server_settings={**_SETTINGS, "search_path": quoted(schema)},
+        )
+
+
+async def _keep(_connection: Connection) -> None:
+    """Nothing here changes a session beyond its transactions: there is nothing to reset."""
+
+
+async def _make_durable(connection: Connection) -> None:
+    """Wait for the disk at COMMIT even where the server's default does not; keep stricter defaults (replicas)."""
+    await connection.execute(
+        "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+    )
+
+
+def quoted(name: str) -> str:
+    """Quote an identifier."""
+    return '"' + name.replace('"', '""') + '"'

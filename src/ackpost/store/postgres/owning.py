@@ -1,0 +1,102 @@
+"""Who owns the deliveries of this database: a lease that others see, and an incarnation that fences (rule E3).
+
+For now one node owns all partitions. Leases are told by the caller's clock.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ackpost.core.model import Tenant
+from ackpost.core.times import rfc3339_ms
+from ackpost.errors import StoreError, StoreLocked
+from ackpost.ports.operations import Done, RenewLease
+from ackpost.store.postgres.days import make_days
+from ackpost.store.postgres.ledger import DAY_MS, SLOT_BITS, Ledger
+from ackpost.store.postgres.tenants import insert_tenant
+
+LOCK_LEASE: Final = "SELECT expires_ms FROM node_lease WHERE id = $1 FOR UPDATE"
+_LOCK_OPENING: Final = "SELECT pg_advisory_xact_lock(hashtext(current_schema()), 41635)"
+_MAKE_META: Final = """
+INSERT INTO meta (id, salt, incarnation, oldest_day) VALUES (
+    1, coalesce($1, ('x0' || substr(replace(gen_random_uuid()::text, '-', ''), 18))::bit(64)::bigint), 0, 0)
+ON CONFLICT DO NOTHING
+"""
+_SELECT_OTHERS: Final = """
+SELECT n.id, n.since_ms, l.expires_ms FROM node_lease l JOIN node n ON n.id = l.id
+WHERE n.alive AND n.id <> $1 ORDER BY l.id FOR UPDATE OF l
+"""
+_UPSERT_NODE: Final = """
+INSERT INTO node (id, incarnation, alive, slot, since_ms) VALUES ($1, $2, true, $3, $4)
+ON CONFLICT (id) DO UPDATE SET incarnation = excluded.incarnation, alive = true, slot = excluded.slot,
+    since_ms = excluded.since_ms
+"""
+_UPSERT_LEASE: Final = (
+    "INSERT INTO node_lease (id, expires_ms) VALUES ($1, $2)"
+    " ON CONFLICT (id) DO UPDATE SET expires_ms = excluded.expires_ms"
+)
+
+
+async def own(ledger: Ledger, *, node: str, now_ms: int, lease_ms: int, salt: int | None) -> None:
+    """Become owner inside a transaction: nodes open one after another.
+
+    An owner whose lease has run out is declared dead, which waits for its commit under way; a node of the same name
+    has restarted. Raises: StoreLocked when another node's lease has not run out.
+    """
+    await ledger.one(_LOCK_OPENING)
+    is_new = await ledger.execute(_MAKE_META, salt) == 1
+    for other, since_ms, expires_ms in await ledger.all(_SELECT_OTHERS, node):
+        if expires_ms > now_ms:
+            raise StoreLocked(f"The database is in use: by node {other} since {rfc3339_ms(since_ms)}. Stop that one.")
+        await ledger.execute("UPDATE node SET alive = false WHERE id = $1", other)
+    await ledger.one(LOCK_LEASE, node)
+    row = await ledger.one("UPDATE meta SET incarnation = incarnation + 1 RETURNING incarnation, salt, oldest_day")
+    assert row is not None
+    incarnation, ledger.salt, ledger.oldest_day = row
+    slot = await _free_slot(ledger, node)
+    await ledger.execute(_UPSERT_NODE, node, incarnation, slot, now_ms)
+    await ledger.execute(_UPSERT_LEASE, node, now_ms + lease_ms)
+    await ledger.execute("UPDATE partition SET node = $1 WHERE node IS DISTINCT FROM $1", node)
+    await ledger.execute("INSERT INTO position_slot VALUES ($1, 0) ON CONFLICT DO NOTHING", slot)
+    bound = await ledger.one("SELECT position_bound FROM position_slot WHERE slot = $1 FOR UPDATE", slot)
+    assert bound is not None
+    ledger.adopt(node=node, incarnation=incarnation, slot=slot, position_bound=bound[0])
+    await make_days(ledger, max(now_ms, ledger.last_position >> 20) // DAY_MS)
+    if is_new:
+        await insert_tenant(
+            ledger, Tenant(position=ledger.allocate(1, now_ms), uid="default", created_at_ms=now_ms)
+        )  # fmt: skip
+    await ledger.store_bound()
+
+
+async def _free_slot(ledger: Ledger, node: str) -> int:
+    """Give the lowest number that no other living node has: positions with it are this node's alone."""
+    taken = {row[0] for row in await ledger.all("SELECT slot FROM node WHERE alive AND id <> $1", node)}
+    for slot in range(1 << SLOT_BITS):
+        if slot not in taken:
+            return slot
+    raise StoreError(f"{1 << SLOT_BITS} nodes use this database, the most it can have.")
+
+
+async def renew_lease(ledger: Ledger, operation: RenewLease) -> Done:
+    """Move the end of the lease.
+
+    Raises: StoreLocked when somebody else has become owner.
+    """
+    if operation.incarnation != ledger.incarnation or operation.node != ledger.node:
+        raise StoreLocked("Another node owns the database now.")
+    sql = "UPDATE node_lease SET expires_ms = $1 WHERE id = $2"
+    await ledger.execute(sql, operation.now_ms + operation.lease_ms, ledger.node)
+    return Done()
+
+
+async def release(ledger: Ledger) -> None:
+    """Say that this node is gone, and which position was its last."""
+    await ledger.one(LOCK_LEASE, ledger.node)
+    sql = "UPDATE node SET alive = false WHERE id = $1 AND incarnation = $2 AND alive"
+    if await ledger.execute(sql, ledger.node, ledger.incarnation) == 0:
+        return
+    await ledger.execute("UPDATE node_lease SET expires_ms = 0 WHERE id = $1", ledger.node)
+    await ledger.execute("UPDATE partition SET node = NULL WHERE node = $1", ledger.node)
+    sql = "UPDATE position_slot SET position_bound = $1 WHERE slot = $2"
+    await ledger.execute(sql, ledger.last_position, ledger.slot)

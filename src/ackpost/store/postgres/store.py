@@ -1,0 +1,194 @@
+"""The store itself: connections, ownership, commits; the reads are in ``reads`` and its neighbours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from ackpost.errors import RequestError, StoreError, StoreOutcomeUnknown
+from ackpost.ports.operations import Operation, Repeated, Result
+from ackpost.store.postgres.commit import apply
+from ackpost.store.postgres.connection import Connection, connect, make_pool
+from ackpost.store.postgres.faults import LOST, RACED, mapped, store_error
+from ackpost.store.postgres.ledger import Ledger
+from ackpost.store.postgres.migrating import migrate
+from ackpost.store.postgres.owning import own, release
+from ackpost.store.postgres.querying import Reader
+from ackpost.store.postgres.reads import Reads
+
+Given = TypeVar("Given")
+
+SCHEMA: Final = "ackpost"
+_READERS_MAX: Final = 8
+_LISTS_MAX: Final = 4
+_TRIES: Final = 3
+_CLOSE_S: Final = 5.0
+
+
+class PostgresStore(Reads):
+    """A store in a schema of a PostgreSQL database. Implements ``ackpost.ports.store.Store``.
+
+    ``salt`` is that of a new database; None lets PostgreSQL draw it. ``scan_rows_max`` bounds the rows that one page of
+    a filtered list looks at. One connection writes; at most ``readers_max`` read, so that a node has one more.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        schema: str = SCHEMA,
+        salt: int | None = None,
+        scan_rows_max: int = 10_000,
+        readers_max: int = _READERS_MAX,
+    ) -> None:
+        self.dsn = dsn
+        self.schema = schema
+        self.salt = 0
+        self._new_salt = salt
+        self._scan_rows_max = scan_rows_max
+        self._readers_max = readers_max
+        self._ledger: Ledger | None = None
+        self._writer: Connection | None = None
+        self._pool: Any = None
+        self._turn = asyncio.Lock()
+        self._lists = asyncio.Semaphore(_LISTS_MAX)
+
+    # ---- ownership
+
+    async def open(self, *, node: str, now_ms: int, lease_ms: int) -> int:
+        """Open or create, migrate, take ownership; give this node's incarnation.
+
+        Raises: StoreLocked (another live server), StoreCorrupt, SchemaMismatch, StoreError.
+        """
+        if self._ledger is not None:
+            raise StoreError("The database is open already.")
+        connection = await connect(self.dsn, self.schema)
+        try:
+            with mapped():
+                await migrate(connection, self.schema)
+                ledger = Ledger(connection)
+                async with connection.transaction():
+                    await own(ledger, node=node, now_ms=now_ms, lease_ms=lease_ms, salt=self._new_salt)
+                ledger.committed()
+            self._pool = await make_pool(self.dsn, self.schema, self._readers_max)
+        except BaseException:
+            connection.terminate()
+            raise
+        self._writer, self._ledger, self.salt = connection, ledger, ledger.salt
+        return ledger.incarnation
+
+    async def close(self) -> None:
+        """Release ownership and close; no commit may be under way."""
+        ledger, self._ledger = self._ledger, None
+        if ledger is None:
+            return
+        pool, self._pool = self._pool, None
+        try:
+            with mapped():
+                connection = await self._connected(ledger)
+                async with connection.transaction():
+                    await release(ledger)
+        finally:
+            connection, self._writer = self._writer, None
+            if connection is not None:
+                await _end(connection)
+            await _end(pool)
+
+    async def _connected(self, ledger: Ledger) -> Connection:
+        """Give the writing connection, a new one where the last was lost."""
+        if self._writer is None or self._writer.is_closed():
+            self._writer = None
+            self._writer = ledger.connection = await connect(self.dsn, self.schema)
+        return self._writer
+
+    def _drop_writer(self) -> None:
+        """Let the next commit connect anew."""
+        if self._writer is not None:
+            self._writer.terminate()
+            self._writer = None
+
+    # ---- commit
+
+    async def commit(self, operations: Sequence[Operation]) -> list[Result | Repeated | RequestError]:
+        """Apply in order in one durable transaction; a refusal is that operation's result.
+
+        A transaction that met a faster one (the same new key, or a deadlock) is done anew.
+        """
+        async with self._turn:
+            ledger = self._ledger
+            if ledger is None:
+                raise StoreError("The database is not open.")
+            for _ in range(_TRIES - 1):
+                try:
+                    return await self._commit(ledger, operations)
+                except RACED:
+                    continue
+            with mapped():
+                return await self._commit(ledger, operations)
+
+    async def _commit(self, ledger: Ledger, operations: Sequence[Operation]) -> list[Result | Repeated | RequestError]:
+        newest_day, is_committing = ledger.newest_day, False
+        try:
+            connection = await self._connected(ledger)
+            await connection.execute("BEGIN")
+            replies = await apply(ledger, operations)
+            is_committing = True
+            await connection.execute("COMMIT")
+        except BaseException as error:
+            ledger.failed(newest_day)
+            if is_committing and not isinstance(error, asyncpg.PostgresError):
+                self._drop_writer()
+                raise StoreOutcomeUnknown("The database went away during a commit.") from error
+            await self._undo(error)
+            if isinstance(error, (asyncpg.PostgresError, *LOST)) and not isinstance(error, RACED):
+                raise store_error(error) from error
+            raise
+        ledger.committed()
+        return replies
+
+    async def _undo(self, error: BaseException) -> None:
+        """Roll back, or drop the connection where that cannot be known to have worked."""
+        writer = self._writer
+        if writer is None or writer.is_closed() or isinstance(error, LOST) or not isinstance(error, Exception):
+            self._drop_writer()
+            return
+        try:
+            await writer.execute("ROLLBACK")
+        except (asyncpg.PostgresError, *LOST):
+            self._drop_writer()
+
+    # ---- reads
+
+    async def _read_one(self, work: Callable[[Reader], Awaitable[Given]]) -> Given:
+        pool = self._pool
+        if pool is None:
+            raise StoreError("The database is not open.")
+        with mapped():
+            for _ in range(_TRIES - 1):
+                try:
+                    async with pool.acquire() as connection:
+                        return await work(connection)
+                except LOST:
+                    # The connection was lost while nobody used it, perhaps; the next one is new, or refused.
+                    continue
+            async with pool.acquire() as connection:
+                return await work(connection)
+
+    async def _read(self, work: Callable[[Reader], Awaitable[Given]]) -> Given:
+        async def one_moment(connection: Reader) -> Given:
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                return await work(connection)
+
+        async with self._lists:
+            return await self._read_one(one_moment)
+
+
+async def _end(connection: Any) -> None:
+    """Close a connection or a pool, by force if it does not end by itself."""
+    try:
+        await asyncio.wait_for(connection.close(), _CLOSE_S)
+    except (asyncpg.PostgresError, *LOST):
+        connection.terminate()
