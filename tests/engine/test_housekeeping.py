@@ -241,6 +241,30 @@ def test_retention_counts_back_from_the_newest_event() -> None:
     _keep_house(story)
 
 
+def test_a_clock_that_is_years_ahead_at_the_start_makes_nothing_old() -> None:
+    """One event accepted under a wrong clock moves the present by no more than the time that passed, twice."""
+
+    async def story(rig: Rig, _: Housekeeping) -> None:
+        seen = Seen(rig)
+        endpoint = await rig.endpoint()
+        await rig.publish(endpoint)
+        first_ms = rig.now_ms()
+        await rig.pass_s(61)
+        right_ms = rig.now_ms
+        rig.now_ms = lambda: right_ms() + 3650 * DAY_MS  # type: ignore[method-assign] # the process started like that
+        await rig.publish(endpoint)
+        assert await rig.store.newest_event_ms() == rig.now_ms()
+        await rig.pass_s(3600)
+        last = seen.of(ops.Retain)[-1]
+        assert first_ms < last.events_before_ms + 30 * DAY_MS <= first_ms + 2 * (3600 + 61) * 1000
+        rig.wall_s = lambda: right_ms() // 1000  # type: ignore[method-assign] # somebody sets the clock
+        await rig.pass_s(3600)
+        last = seen.of(ops.Retain)[-1]
+        assert last.events_before_ms + 30 * DAY_MS <= right_ms()
+
+    _keep_house(story)
+
+
 def test_a_stepped_wall_clock_is_told_and_stops_retention_for_a_while() -> None:
     """An hour's step: one note, and no retention for ten minutes (rule E16)."""
 

@@ -53,7 +53,7 @@ def server(disk: Disk, tmp_path: Path) -> Iterator[Server]:
 
 
 def _server(disk: Disk, folder: Path, module: str = "ackpost") -> Server:
-    environment = {"PYTHONPATH": str(ROOT)}
+    environment = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
     return Server(folder, database=disk.mounted / "ackpost.db", module=module, environment=environment)
 
 

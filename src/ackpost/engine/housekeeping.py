@@ -29,6 +29,9 @@ RETENTION_ROWS: Final = 500
 RETENTION_PAUSE_S: Final = 0.05
 CLOCK_STEP_MS: Final = 5000
 CLOCK_STEP_QUIET_MS: Final = 600_000
+RETENTION_PACE: Final = 2
+"""Retention's idea of the present moves so much faster than time passes, at most: it catches up after a pause, and a
+clock that is years ahead at a start removes nothing."""
 IDEMPOTENCY_MS: Final = 24 * 3600 * 1000
 DAY_MS: Final = 24 * 3600 * 1000
 
@@ -71,6 +74,7 @@ class Housekeeping:
         self._polls = 0
         self._clock_gap_ms = 0
         self._quiet_until_ms = 0
+        self._retained_from: tuple[int, float] | None = None
 
     def start(self) -> None:
         """Begin all loops."""
@@ -153,12 +157,12 @@ class Housekeeping:
         return JOB_PAUSE_S if jobs else POLL_S / 2
 
     async def _retain(self) -> float:
-        """One small step of retention, counted back from the newest stored event (rule E16)."""
+        """One small step of retention (rule E16)."""
         newest_ms = await self._store.newest_event_ms()
         now_ms = self._clock.now_ms()
         if newest_ms is None or now_ms < self._quiet_until_ms:
             return RETENTION_S
-        base_ms = min(now_ms, newest_ms)
+        base_ms = self._retention_base_ms(newest_ms, now_ms)
         keep = self._retention
         retained = await self._writer.submit(
             Retain(
@@ -175,6 +179,19 @@ class Housekeeping:
         if retained.dead_letters:
             self._telemetry.note("retention.dead_letters_removed", count=retained.dead_letters)
         return RETENTION_PAUSE_S if retained.more else RETENTION_S
+
+    def _retention_base_ms(self, newest_ms: int, now_ms: int) -> int:
+        """From when ages are counted back: the newest stored event, unless a clock says that this cannot be.
+
+        Of clocks that disagree the earliest holds, and none may be further ahead of what was stored at the start than
+        time has passed since: one event accepted under a wrong clock does not make all others old.
+        """
+        monotonic_s = self._clock.monotonic()
+        if self._retained_from is None:
+            self._retained_from = newest_ms, monotonic_s
+        first_ms, first_s = self._retained_from
+        paced_ms = first_ms + round(RETENTION_PACE * (monotonic_s - first_s) * 1000)
+        return min(now_ms, newest_ms, self._clock.wall_s() * 1000, paced_ms)
 
     # ------------------------------------------------------------ clock
 

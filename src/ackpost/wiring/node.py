@@ -70,6 +70,9 @@ class Node:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         incarnation = await self.store.open(node=self.name, now_ms=self.clock.now_ms(), lease_ms=LEASE_MS)
         self.telemetry.salt = self.store.salt
+        behind_ms = self.clock.continue_from(self.store.last_ms)
+        if behind_ms:
+            self.telemetry.note("clock.behind_store", behind_ms=behind_ms)
         self._slots = self._open_slots()
         self._transport = self._make_transport()
         writer = self._writer = Writer(self.store, self.clock, self.telemetry, incarnation=incarnation, node=self.name)

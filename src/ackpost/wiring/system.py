@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from typing import Final
+
+CLOCK_BEHIND_MAX_MS: Final = 5_000
 
 
 class SystemClock:
@@ -16,6 +19,17 @@ class SystemClock:
     def now_ms(self) -> int:
         """Milliseconds since the epoch by process time."""
         return int(time.monotonic() * 1000 + self._offset_ms)
+
+    def continue_from(self, last_ms: int) -> int:
+        """Go on from the last time that is stored if the wall clock was set back behind it; give by how much it was.
+
+        What is due by the stored times then keeps its distance: nothing waits for an hour to come a second time.
+        """
+        behind_ms = last_ms - self.now_ms()
+        if behind_ms <= CLOCK_BEHIND_MAX_MS:
+            return 0
+        self._offset_ms += behind_ms
+        return behind_ms
 
     def monotonic(self) -> float:
         """Seconds on a clock that never steps."""

@@ -64,6 +64,12 @@ class SqliteStore(Reads):
         self._wal_pages = 0
         self._nudge_pages = _CHECKPOINT_PAGES
 
+    @property
+    def last_ms(self) -> int:
+        """The time of the newest position, or up to a second more after a crash; the store is open."""
+        assert self._ledger is not None
+        return self._ledger.last_position >> 20
+
     # ---- ownership
 
     async def open(self, *, node: str, now_ms: int, lease_ms: int) -> int:
