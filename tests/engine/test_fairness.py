@@ -116,6 +116,46 @@ def test_troubled_endpoints_share_half_the_slots() -> None:
     play(story, slots=8)
 
 
+def test_many_that_hang_on_a_host_leave_places_for_its_others() -> None:
+    """Of 200 endpoints on one host 60 never answer, from their first request on: the others hardly notice."""
+
+    async def story(rig: Rig) -> None:
+        def reply(request: Request) -> tuple[float, Outcome] | None:
+            return None if request.target.path_query.startswith("/hang") else (0.01, answer())
+
+        rig.wire.reply = reply
+        names = [f"/{'hang' if number % 10 < 3 else 'good'}{number}" for number in range(200)]
+        endpoints = [await rig.endpoint(name, host="one") for name in names]
+        for endpoint in endpoints:
+            await rig.publish(endpoint, count=20)
+        began = rig.loop.time()
+        await rig.until(lambda: sum(one.target.path_query.startswith("/good") for one in rig.wire.requests) == 2800)
+        assert rig.loop.time() - began < 2
+        assert sum(one.target.path_query.startswith("/hang") for one in rig.wire.under_way) <= 75
+
+    play(story, host_cap=100)
+
+
+def test_a_new_endpoint_is_tried_though_half_of_its_host_hangs() -> None:
+    """What has not answered yet may use more of a host than what is in trouble, once."""
+
+    async def story(rig: Rig) -> None:
+        rig.wire.reply = lambda request: None if request.target.path_query != "/new" else (0.01, answer())
+        hanging = [await rig.endpoint(f"/hang{number}", host="one") for number in range(20)]
+        for endpoint in hanging:
+            await rig.publish(endpoint, count=5)
+        await rig.pass_s(1)
+        assert len(rig.wire.under_way) == 15
+        new = await rig.endpoint("/new", host="one")
+        await rig.publish(new, count=10)
+        await rig.pass_s(0.1)
+        assert rig.wire.to("/new") == []
+        rig.wire.end(rig.wire.under_way[0])
+        await rig.until(lambda: len(rig.wire.to("/new")) == 10, within_s=1)
+
+    play(story, host_cap=20)
+
+
 def test_retries_and_replays_get_a_share_of_an_endpoint_never_all() -> None:
     """With all three classes due, first attempts go most often, and each class goes again and again."""
 

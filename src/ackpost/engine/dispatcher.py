@@ -1,6 +1,7 @@
 """Fair turns (rule E12): round the tenants, then their endpoints with work.
 
-Slots are bounded, half of them at most go to endpoints in trouble, and hosts have a cap.
+Slots are bounded and hosts have a cap. Half of each at most go to endpoints in trouble; a quarter more is for the first
+request of those that have not answered yet, so that many that hang never keep new ones, or good ones, waiting for long.
 Decides who sends next; ``send`` does it.
 """
 
@@ -36,6 +37,8 @@ class Dispatcher:
         self._hosts: dict[str, int] = {}
         self._host_waiters: dict[str, deque[Lane]] = {}
         self._slot_waiters: deque[Lane] = deque()
+        self._troubled: dict[str, int] = {}
+        self._trouble_waiters: dict[str, deque[Lane]] = {}
         self._timers: list[tuple[int, int, Lane]] = []
         self._timer_serial = 0
         self._alarm: asyncio.TimerHandle | None = None
@@ -65,20 +68,20 @@ class Dispatcher:
     def started(self, host: str, *, troubled: bool) -> None:
         """Count a request that began."""
         self.in_flight += 1
-        self.troubled_in_flight += troubled
         self._hosts[host] = self._hosts.get(host, 0) + 1
+        if troubled:
+            self.troubled_in_flight += 1
+            self._troubled[host] = self._troubled.get(host, 0) + 1
 
     def finished(self, lane: Lane, host: str, *, troubled: bool) -> None:
         """Count a request that ended, and wake who waited for its place."""
         self.in_flight -= 1
-        self.troubled_in_flight -= troubled
-        left = self._hosts[host] - 1
-        if left:
-            self._hosts[host] = left
-        else:
-            del self._hosts[host]
+        _count_down(self._hosts, host)
         self._wake_host_waiter(host)
         if troubled:
+            self.troubled_in_flight -= 1
+            _count_down(self._troubled, host)
+            self._wake_trouble_waiter(host)
             self._wake_slot_waiter()
         self.activate(lane)
         self.kick()
@@ -91,6 +94,15 @@ class Dispatcher:
             self.activate(lane)
             if not waiters:
                 del self._host_waiters[host]
+
+    def _wake_trouble_waiter(self, host: str) -> None:
+        waiters = self._trouble_waiters.get(host)
+        if waiters:
+            lane = waiters.popleft()
+            lane.trouble_waiting = False
+            self.activate(lane)
+            if not waiters:
+                del self._trouble_waiters[host]
 
     def _wake_slot_waiter(self) -> None:
         if self._slot_waiters:
@@ -129,11 +141,7 @@ class Dispatcher:
                 lane.host_waiting = True
                 self._host_waiters.setdefault(host, deque()).append(lane)
             return
-        if lane.troubled and self.troubled_in_flight >= max(1, self._slots // 2):
-            lane.queued = False
-            if not lane.slot_waiting:
-                lane.slot_waiting = True
-                self._slot_waiters.append(lane)
+        if lane.troubled and self._has_too_much_trouble(lane, host):
             return
         ref = lane.take(now_ms)
         if ref is None:
@@ -143,10 +151,28 @@ class Dispatcher:
             # It may have been woken for a place that it does not use: the next one gets it.
             self._wake_host_waiter(host)
             if lane.troubled:
+                self._wake_trouble_waiter(host)
                 self._wake_slot_waiter()
             return
         self._send(lane, ref, now_ms)
         queue.append(lane)
+
+    def _has_too_much_trouble(self, lane: Lane, host: str) -> bool:
+        """Let a lane in trouble wait while such lanes hold their share of all slots, or of the host's places."""
+        is_new = lane.unproven and not lane.in_flight
+        if self.troubled_in_flight >= _share(self._slots, is_new=is_new):
+            lane.queued = False
+            if not lane.slot_waiting:
+                lane.slot_waiting = True
+                _append(self._slot_waiters, lane, is_new=is_new)
+            return True
+        if self._troubled.get(host, 0) >= _share(self._host_cap, is_new=is_new):
+            lane.queued = False
+            if not lane.trouble_waiting:
+                lane.trouble_waiting = True
+                _append(self._trouble_waiters.setdefault(host, deque()), lane, is_new=is_new)
+            return True
+        return False
 
     def _set_timer(self, lane: Lane, when_ms: int, now_ms: int) -> None:
         if now_ms < lane.timer_ms <= when_ms:
@@ -171,3 +197,23 @@ class Dispatcher:
             self.activate(heappop(self._timers)[2])
         if self._timers:
             self._set_alarm(self._timers[0][0], now_ms)
+
+
+def _count_down(counts: dict[str, int], name: str) -> None:
+    left = counts[name] - 1
+    if left:
+        counts[name] = left
+    else:
+        del counts[name]
+
+
+def _share(places: int, *, is_new: bool) -> int:
+    return max(1, places * 3 // 4 if is_new else places // 2)
+
+
+def _append(waiters: deque[Lane], lane: Lane, *, is_new: bool) -> None:
+    """Who asks for more of the places goes first: when one is free, it may be none for the others yet."""
+    if is_new:
+        waiters.appendleft(lane)
+    else:
+        waiters.append(lane)

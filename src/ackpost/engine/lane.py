@@ -64,7 +64,7 @@ class Lane:
         "bounds", "budget", "builder", "changes", "complete", "deleted", "dirty", "ended_during_load", "endpoint",
         "fresh", "growth", "heaps", "host_waiting", "in_flight", "known", "last_start_ms", "loading", "policy",
         "queued", "rate_at_ms", "rate_held", "rate_tokens", "reload", "slot_waiting", "tenant", "tests", "timer_ms",
-        "troubled", "turn", "unfetched", "view", "wake_ms",
+        "trouble_waiting", "troubled", "turn", "unproven", "unfetched", "view", "wake_ms",
     )  # fmt: skip
 
     def __init__(self, endpoint: int, tenant: int, budget: Budget) -> None:
@@ -91,7 +91,10 @@ class Lane:
         self.growth = GROWTH_START
         self.last_start_ms = 0
         self.turn = 0
-        self.troubled = False
+        self.unproven = True
+        """No request has ended yet: it counts as in trouble, but for its first request."""
+        self.troubled = True
+        self.trouble_waiting = False
         self.queued = False
         self.host_waiting = False
         self.slot_waiting = False
@@ -367,6 +370,7 @@ class Lane:
         view, good = self.view, decision.verdict == "delivered"
         if view is None or self.policy is None:
             return
+        self.unproven = False
         self.troubled = not good or outcome.duration_ms > SLOW_MS
         if good:
             if self.growth < self.policy.max_in_flight:
