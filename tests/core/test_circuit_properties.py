@@ -10,7 +10,13 @@ from ackpost.core.model import CLOSED, Circuit
 from ackpost.core.policy import CircuitPolicy
 
 NOW_MS = 1_800_000_000_000
-STEPS = st.lists(st.tuples(st.integers(0, 20_000), st.booleans(), st.floats(0, 1, exclude_max=True)), max_size=150)
+RUNS = st.lists(
+    st.tuples(st.booleans(), st.integers(1, 30), st.integers(0, 20_000), st.floats(0, 1, exclude_max=True)), max_size=12
+)
+"""Answers of one kind come in runs: single ones by chance would hardly ever lead through all states."""
+STEPS = RUNS.map(
+    lambda runs: [(gap_ms, good, unit) for good, count, gap_ms, unit in runs for _ in range(count)]
+)
 POLICIES = st.builds(
     CircuitPolicy,
     failures=st.integers(1, 12),

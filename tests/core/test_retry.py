@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -139,3 +140,15 @@ def test_a_delivery_held_up_beyond_its_age_is_not_sent(age_ms: int, overdue_ms: 
 def test_without_an_age_limit_nothing_ages_out() -> None:
     """The store preset waits for ever when it is held up."""
     assert not aged_out(STORE, 10**12, 10**12)
+
+
+@given(retry=EXPONENTIAL, failures=st.integers(1, 40), unit=UNIT)
+def test_jitter_is_what_was_drawn(retry: Retry, failures: int, unit: float) -> None:
+    """full spreads over all of [0, bound], equal over its upper half: the drawn share decides, nothing else."""
+    unlimited = msgspec.structs.replace(retry, max_attempts=None)
+    least_ms, wait_ms, most_ms = (delay_ms(unlimited, failures, drawn) for drawn in (0.0, unit, 1.0))
+    assert least_ms is not None
+    assert wait_ms is not None
+    assert most_ms is not None
+    assert abs(least_ms - {"full": 0, "equal": most_ms / 2, "none": most_ms}[retry.jitter]) <= 1
+    assert abs(wait_ms - (least_ms + unit * (most_ms - least_ms))) <= 1

@@ -158,6 +158,7 @@ async def check_publishers_sequence_must_rise(world: World) -> None:
     refusal = await world.refused(await world.accept_of(*batch, batch=True), 409, "sequence_not_rising")
     assert [error.loc for error in refusal.errors] == [("body", "events", 1, "sequence")]
     assert (await world.one(key="b")).sequence == 1
+    assert len(await world.all_events()) == 4, "nothing of what was refused is stored"
 
 
 async def check_uids_and_keys_belong_to_a_tenant(world: World) -> None:
