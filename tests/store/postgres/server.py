@@ -28,9 +28,9 @@ class Server:
     """A PostgreSQL in a temporary folder, reached by a socket there; never run as root."""
 
     def __init__(self, *, fsync: bool = False) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="ackpost-pg-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="ackpost-pg-"))
         atexit.register(self._remove)
-        self._data = self._folder / "data"
+        self._data = self.folder / "data"
         self._binaries = self._reachable()
         self._options = {**_OPTIONS, "fsync": "on" if fsync else "off", "full_page_writes": "on" if fsync else "off"}
         self._process: subprocess.Popen[bytes] | None = None
@@ -52,16 +52,16 @@ class Server:
     @property
     def dsn(self) -> str:
         """Where it is."""
-        return f"postgresql://postgres@/postgres?host={self._folder}"
+        return f"postgresql://postgres@/postgres?host={self.folder}"
 
     def start(self) -> None:
         """Start, and wait until it takes connections."""
         settings = [part for name, value in self._options.items() for part in ("-c", f"{name}={value}")]
-        command = [str(self._binaries / "postgres"), "-D", str(self._data), "-k", str(self._folder), *settings]
-        with (self._folder / "log").open("ab") as log:
+        command = [str(self._binaries / "postgres"), "-D", str(self._data), "-k", str(self.folder), *settings]
+        with (self.folder / "log").open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, **self._as_user())
         self._process = process
-        ready = [str(self._binaries / "pg_isready"), "-q", "-h", str(self._folder), "-t", "1"]
+        ready = [str(self._binaries / "pg_isready"), "-q", "-h", str(self.folder), "-t", "1"]
         for _ in range(_READY_S * 50):
             if subprocess.run(ready, check=False).returncode == 0:
                 return
@@ -69,7 +69,7 @@ class Server:
                 process.wait(0.02)
             except subprocess.TimeoutExpired:
                 continue
-            raise RuntimeError(f"PostgreSQL does not start: {(self._folder / 'log').read_text()}")
+            raise RuntimeError(f"PostgreSQL does not start: {(self.folder / 'log').read_text()}")
         raise RuntimeError("PostgreSQL does not get ready")
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
@@ -88,14 +88,14 @@ class Server:
         own = Path(spec.origin).parent
         if os.geteuid() != 0:
             return own / "pginstall" / "bin"
-        self._folder.chmod(0o755)
+        self.folder.chmod(0o755)
         for name in (own.name, f"{own.name}.libs"):
             if (own.parent / name).is_dir():
-                shutil.copytree(own.parent / name, self._folder / "site" / name)
-        for path in (self._folder / "site").rglob("*"):
+                shutil.copytree(own.parent / name, self.folder / "site" / name)
+        for path in (self.folder / "site").rglob("*"):
             path.chmod(path.stat().st_mode | 0o555 if path.is_dir() else path.stat().st_mode | 0o444)
-        os.chown(self._folder, _NOBODY, _NOBODY)
-        return self._folder / "site" / own.name / "pginstall" / "bin"
+        os.chown(self.folder, _NOBODY, _NOBODY)
+        return self.folder / "site" / own.name / "pginstall" / "bin"
 
     def _as_user(self) -> dict[str, Any]:
         """PostgreSQL refuses to run as root."""
@@ -103,7 +103,7 @@ class Server:
 
     def _remove(self) -> None:
         self.stop(signal.SIGQUIT)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @cache

@@ -49,17 +49,18 @@ SELECT_UIDS: Final = (
     "SELECT u.tenant, u.uid, u.digest, e.position, e.fanout, e.sequence"  # noqa: S608 - constants only
     " FROM unnest($1::bigint[], $2::text[]) j (tenant, uid)"
     " JOIN event_uid u ON u.tenant = j.tenant AND u.uid = j.uid"
-    f" JOIN event e ON e.position = u.event AND (e.day = 0 OR e.day = (u.event >> 20) / {DAY_MS})"
+    f" JOIN event e ON e.position = u.event AND (e.day = -1 OR e.day = (u.event >> 20) / {DAY_MS})"
 )
 LOCK_NAMED_KEYS: Final = (
     "SELECT k.tenant, k.key, k.id, k.last_sequence, k.last_event"
     " FROM unnest($1::bigint[], $2::text[]) j (tenant, key)"
     " JOIN key_state k ON k.tenant = j.tenant AND k.key = j.key ORDER BY k.id FOR NO KEY UPDATE OF k"
 )
+# Not EXISTS: PostgreSQL may turn that, beside OR, into a table of all there is.
 SELECT_BUSY: Final = (
     "SELECT j.endpoint, j.key_id FROM unnest($1::bigint[], $2::bigint[]) j (endpoint, key_id)"
-    " WHERE EXISTS (SELECT 1 FROM delivery d WHERE d.endpoint = j.endpoint AND d.key_id = j.key_id)"
-    " OR EXISTS (SELECT 1 FROM key_hold h WHERE h.endpoint = j.endpoint AND h.key_id = j.key_id)"
+    " WHERE (SELECT 1 FROM delivery d WHERE d.endpoint = j.endpoint AND d.key_id = j.key_id LIMIT 1) IS NOT NULL"
+    " OR (SELECT 1 FROM key_hold h WHERE h.endpoint = j.endpoint AND h.key_id = j.key_id LIMIT 1) IS NOT NULL"
 )
 
 

@@ -22,7 +22,7 @@ WHERE i.inhparent = 'event'::regclass AND c.relname ~ '^event_\d+$' ORDER BY day
 
 
 async def days_made(ledger: Ledger) -> list[int]:
-    """Give the days that have partitions, day 0 left out."""
+    """Give the days that have partitions, day -1 left out."""
     return [row[0] for row in await ledger.all(SELECT_DAYS)]
 
 

@@ -11,7 +11,7 @@ Row = Any
 """``asyncpg.Record``: a tuple that knows its columns' names."""
 
 DAY_MS: Final = 24 * 3600 * 1000
-KEPT_DAY: Final = 0
+KEPT_DAY: Final = -1
 """Where what outlives its day lies."""
 
 SLOT_BITS: Final = 6
@@ -141,6 +141,7 @@ class Ledger:
         if self.last_position > self._bound:
             self._bound = ((self.last_position >> 20) // _BOUND_STEP_MS + 1) * _BOUND_STEP_MS << 20
         self.newest_day = newest_day
+        self.events_looked_at = self.keys_looked_at = self.uids_looked_at = 0
         self.versions.clear()
 
     # ---- days

@@ -85,7 +85,7 @@ def event_of(delivery: str, event: str = "e") -> str:
     position = f"{delivery}.position - {delivery}.event_offset"
     return (
         f"{event}.position = {position}"
-        f" AND ({event}.day = 0 OR {event}.day = (({position}) >> 20) / {DAY_MS})"
+        f" AND ({event}.day = -1 OR {event}.day = (({position}) >> 20) / {DAY_MS})"
     )  # fmt: skip
 
 

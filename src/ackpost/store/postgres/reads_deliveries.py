@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from ackpost.core.ids import partition_of
 from ackpost.core.model import Delivery, DeliveryStatus
 from ackpost.ports.store import DeliveryFilter, Page, StatsBy
 from ackpost.store.postgres.querying import Reader, Where, direction, event_of, frontier, is_short, rows_of
@@ -33,7 +34,7 @@ _OF_EVENTS: Final = (
 
 
 PENDING_OF_ENDPOINT: Final = (
-    "SELECT position FROM delivery WHERE waiting = 0 AND endpoint = ?"
+    "SELECT position FROM delivery WHERE waiting = 0 AND partition = ? AND endpoint = ?"
     " UNION ALL SELECT position FROM delivery WHERE waiting = 1 AND key_id IS NOT NULL AND endpoint = ?"
 )
 
@@ -117,7 +118,7 @@ async def _page_of(
     elif wanted.endpoint is not None:
         # The backlog has no index of positions by endpoint: few are listed, many are met on the way.
         keep.equal("d.endpoint", wanted.endpoint)
-        values = (wanted.endpoint, wanted.endpoint)
+        values = (partition_of(wanted.endpoint), wanted.endpoint, wanted.endpoint)
         if await is_short(connection, PENDING_OF_ENDPOINT, values, scan_rows_max):
             scan.add(f"d.position IN ({PENDING_OF_ENDPOINT})", *values)
     scan.span("d.position", page)

@@ -39,11 +39,11 @@ _WINDOW_HEAD: Final = (
 WINDOW_SQL: Final = f"{_WINDOW_HEAD} ORDER BY due_ms, position LIMIT $4"
 WINDOW_AFTER_SQL: Final = f"{_WINDOW_HEAD} AND (due_ms, position) > ($5, $6) ORDER BY due_ms, position LIMIT $4"
 
-# The days let PostgreSQL look into no other partition; what outlived its day lies in day 0.
+# The days let PostgreSQL look into no other partition; what outlived its day lies in day -1.
 PAYLOAD_SQL: Final = """
 SELECT e.position, e.type, coalesce(e.occurred_at_ms, e.position >> 20), e.data, k.key, e.sequence
 FROM event e LEFT JOIN key_state k ON k.id = e.key_id
-WHERE e.position = ANY($1) AND (e.day = 0 OR e.day BETWEEN $2 AND $3) AND e.data IS NOT NULL
+WHERE e.position = ANY($1) AND (e.day = -1 OR e.day BETWEEN $2 AND $3) AND e.data IS NOT NULL
 """
 
 _OLDEST_STEP: Final = 1000

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ackpost.core.ids import partition_of
 from ackpost.core.model import Event
 from ackpost.ports.store import EventFilter, Page
 from ackpost.store.postgres.querying import Reader, Where, direction, frontier, is_short, rows_of
@@ -25,33 +26,33 @@ SELECT a.position, 0, count(*) FROM asked a JOIN delivery d
 UNION ALL SELECT a.position, 2, count(*) FROM asked a JOIN dead_letter d
     ON d.position > a.position AND d.position <= a.last GROUP BY 1
 UNION ALL SELECT a.position, d.status, count(*) FROM asked a JOIN history d
-    ON (d.day = 0 OR d.day = a.day) AND d.position > a.position AND d.position <= a.last GROUP BY 1, 2
+    ON (d.day = -1 OR d.day = a.day) AND d.position > a.position AND d.position <= a.last GROUP BY 1, 2
 UNION ALL SELECT a.position, 0, count(*) FROM asked a JOIN late_delivery l ON l.event = a.position
     JOIN delivery d ON d.position = l.delivery GROUP BY 1
 UNION ALL SELECT a.position, 2, count(*) FROM asked a JOIN late_delivery l ON l.event = a.position
     JOIN dead_letter d ON d.position = l.delivery GROUP BY 1
 UNION ALL SELECT a.position, d.status, count(*) FROM asked a JOIN late_delivery l ON l.event = a.position
-    JOIN history d ON (d.day = 0 OR d.day = a.day) AND d.position = l.delivery GROUP BY 1, 2
+    JOIN history d ON (d.day = -1 OR d.day = a.day) AND d.position = l.delivery GROUP BY 1, 2
 """
 STATUS_NAMES: Final = ("pending", "delivered", "dead", "cancelled", "discarded")
 
 HAS_DELIVERY_TO: Final = """(
     EXISTS (SELECT 1 FROM delivery d WHERE d.position > e.position AND d.position <= e.position + e.fanout
             AND d.endpoint = ?)
-    OR EXISTS (SELECT 1 FROM history d WHERE d.endpoint = ? AND (d.day = 0 OR d.day = e.day) AND d.position > e.position
-               AND d.position <= e.position + e.fanout)
+    OR EXISTS (SELECT 1 FROM history d WHERE d.endpoint = ? AND (d.day = -1 OR d.day = e.day)
+               AND d.position > e.position AND d.position <= e.position + e.fanout)
     OR EXISTS (SELECT 1 FROM dead_letter d WHERE d.endpoint = ? AND d.position > e.position
                AND d.position <= e.position + e.fanout)
     OR EXISTS (SELECT 1 FROM late_delivery l WHERE l.event = e.position AND (
-        EXISTS (SELECT 1 FROM delivery d WHERE d.position = l.delivery AND d.endpoint = ?)
-        OR EXISTS (SELECT 1 FROM history d WHERE d.position = l.delivery AND d.endpoint = ?)
-        OR EXISTS (SELECT 1 FROM dead_letter d WHERE d.position = l.delivery AND d.endpoint = ?)))
+        (SELECT 1 FROM delivery d WHERE d.position = l.delivery AND d.endpoint = ? LIMIT 1) IS NOT NULL
+        OR (SELECT 1 FROM history d WHERE d.position = l.delivery AND d.endpoint = ? LIMIT 1) IS NOT NULL
+        OR (SELECT 1 FROM dead_letter d WHERE d.position = l.delivery AND d.endpoint = ? LIMIT 1) IS NOT NULL))
 )"""
 
 EVENTS_OF_ENDPOINT: Final = (
     "SELECT position - event_offset FROM history WHERE endpoint = ?"
     " UNION ALL SELECT position - event_offset FROM dead_letter WHERE endpoint = ?"
-    " UNION ALL SELECT position - event_offset FROM delivery WHERE waiting = 0 AND endpoint = ?"
+    " UNION ALL SELECT position - event_offset FROM delivery WHERE waiting = 0 AND partition = ? AND endpoint = ?"
     " UNION ALL SELECT position - event_offset FROM delivery WHERE waiting = 1 AND key_id IS NOT NULL AND endpoint = ?"
 )
 
@@ -128,7 +129,8 @@ async def events(
         keep.equal("e.uid", wanted.uid)
     if wanted.endpoint is not None:
         # Few are listed by index, many are met on the way.
-        values = (wanted.endpoint,) * 4
+        one = wanted.endpoint
+        values = (one, one, partition_of(one), one, one)
         if await is_short(connection, EVENTS_OF_ENDPOINT, values, scan_rows_max):
             scan.add(f"e.position IN ({EVENTS_OF_ENDPOINT})", *values)
         else:

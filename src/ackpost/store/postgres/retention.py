@@ -26,13 +26,13 @@ SELECT e.position, e.fanout FROM (
 WHERE NOT EXISTS (SELECT 1 FROM delivery d WHERE d.position > e.position AND d.position <= e.position + e.fanout)
     AND NOT EXISTS (SELECT 1 FROM dead_letter d WHERE d.position > e.position AND d.position <= e.position + e.fanout)
     AND NOT EXISTS (SELECT 1 FROM late_delivery l WHERE l.event = e.position AND (
-        EXISTS (SELECT 1 FROM delivery d WHERE d.position = l.delivery)
-        OR EXISTS (SELECT 1 FROM dead_letter d WHERE d.position = l.delivery)))
+        (SELECT 1 FROM delivery d WHERE d.position = l.delivery LIMIT 1) IS NOT NULL
+        OR (SELECT 1 FROM dead_letter d WHERE d.position = l.delivery LIMIT 1) IS NOT NULL))
 ORDER BY e.position LIMIT $4
 """
 ENDED_OF_EVENTS: Final = """
 SELECT h.position FROM event e JOIN history h
-    ON (h.day = 0 OR h.day = e.day) AND h.position > e.position AND h.position <= e.position + e.fanout
+    ON (h.day = -1 OR h.day = e.day) AND h.position > e.position AND h.position <= e.position + e.fanout
 WHERE e.position = ANY($1)
 UNION ALL SELECT l.delivery FROM late_delivery l JOIN history h ON h.position = l.delivery WHERE l.event = ANY($1)
 """
@@ -78,7 +78,7 @@ async def retain(ledger: Ledger, op: Retain) -> Retained:
     await change.settle()
     more = left == 0 or more_keys or more_events
     if not more:
-        closed = await close_oldest(ledger, op.events_before_ms, op.rows_max)
+        closed = await close_oldest(ledger, op.events_before_ms, op.rows_max, big_day)
         removed["events"] += closed.events
         removed["deliveries"] += closed.deliveries
         more = closed.more

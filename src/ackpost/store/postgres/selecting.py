@@ -76,7 +76,7 @@ SELECT e.position, e.type, e.channels, e.data IS NULL,
         WHERE d.position > e.position AND d.position <= e.position + e.fanout AND d.endpoint = $1)),
     coalesce(x.ended_mark, CASE WHEN h.status = 3 THEN h.ended_mark END)
 FROM (SELECT * FROM event WHERE position > $2 AND position < $3 ORDER BY position LIMIT $4) e
-    LEFT JOIN history h ON h.endpoint = $1 AND (h.day = 0 OR h.day = e.day)
+    LEFT JOIN history h ON h.endpoint = $1 AND (h.day = -1 OR h.day = e.day)
         AND h.position > e.position AND h.position <= e.position + e.fanout
     LEFT JOIN dead_letter x ON x.endpoint = $1 AND x.position > e.position AND x.position <= e.position + e.fanout
 WHERE e.tenant = $5 AND NOT starts_with(e.type, $6) ORDER BY e.position LIMIT $7

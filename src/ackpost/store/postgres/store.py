@@ -27,6 +27,10 @@ _LISTS_MAX: Final = 4
 _TRIES: Final = 3
 _CLOSE_S: Final = 5.0
 
+# A COMMIT that waits for a standby and is ended by the statement timeout says that all is well, while the standby has
+# nothing. Without that timeout it is the connection's patience that ends: then the outcome is unknown, and told so.
+_COMMIT: Final = "SET LOCAL statement_timeout = 0; COMMIT"
+
 
 class PostgresStore(Reads):
     """A store in a schema of a PostgreSQL database. Implements ``ackpost.ports.store.Store``.
@@ -136,10 +140,10 @@ class PostgresStore(Reads):
             await connection.execute("BEGIN")
             replies = await apply(ledger, operations)
             is_committing = True
-            await connection.execute("COMMIT")
+            _expect_commit(await connection.execute(_COMMIT))
         except BaseException as error:
             ledger.failed(newest_day)
-            if is_committing and not isinstance(error, asyncpg.PostgresError):
+            if is_committing and (isinstance(error, LOST) or not isinstance(error, asyncpg.PostgresError)):
                 self._drop_writer()
                 raise StoreOutcomeUnknown("The database went away during a commit.") from error
             await self._undo(error)
@@ -184,6 +188,12 @@ class PostgresStore(Reads):
 
         async with self._lists:
             return await self._read_one(one_moment)
+
+
+def _expect_commit(status: str) -> None:
+    """Raise where PostgreSQL rolled back without an error, because a statement had failed and nobody noticed."""
+    if status != "COMMIT":
+        raise StoreError(f"The database answered a commit with {status}.")
 
 
 async def _end(connection: Any) -> None:

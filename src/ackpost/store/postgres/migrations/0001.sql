@@ -6,13 +6,13 @@
 -- Every unique key contains the tenant, so that tenants can be spread over databases. Texts compare by their bytes.
 --
 -- event, history and attempt are partitioned by "day": the day (since the epoch) their *event* was accepted on. All of an
--- event lies in one day, and a day is dropped whole; what has to outlive its day moves to day 0.
+-- event lies in one day, and a day is dropped whole; what has to outlive its day moves to day -1.
 
 CREATE TABLE meta (
     id smallint PRIMARY KEY CHECK (id = 1),
     salt bigint NOT NULL,
     incarnation bigint NOT NULL,          -- the newest one, of whichever node
-    oldest_day integer NOT NULL           -- what remains of earlier days lies in day 0, or is on its way there
+    oldest_day integer NOT NULL           -- what remains of earlier days lies in day -1, or is on its way there
 );
 
 -- The fence (rule E3): commits lock their node's row; a takeover waits for them, then makes it not alive.
@@ -251,9 +251,9 @@ CREATE TABLE attempt (
 ) PARTITION BY RANGE (day);
 CREATE INDEX attempt_endpoint ON attempt (endpoint, position);
 
-CREATE TABLE event_kept PARTITION OF event FOR VALUES FROM (0) TO (1);
-CREATE TABLE history_kept PARTITION OF history FOR VALUES FROM (0) TO (1);
-CREATE TABLE attempt_kept PARTITION OF attempt FOR VALUES FROM (0) TO (1);
+CREATE TABLE event_kept PARTITION OF event FOR VALUES FROM (-1) TO (0);
+CREATE TABLE history_kept PARTITION OF history FOR VALUES FROM (-1) TO (0);
+CREATE TABLE attempt_kept PARTITION OF attempt FOR VALUES FROM (-1) TO (0);
 
 CREATE TABLE job (
     position bigint NOT NULL,
