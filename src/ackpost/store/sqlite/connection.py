@@ -49,7 +49,7 @@ def _make_private(path: str) -> None:
 
 def _prepare(connection: apsw.Connection, path: str, busy_timeout_ms: int) -> None:
     connection.set_busy_timeout(busy_timeout_ms)
-    _check_header(connection, path)
+    check_header(connection, path)
     if connection.pragma("page_count") == 0:
         # Both must be said before the first table; changing them later rewrites the whole file.
         connection.pragma("page_size", PAGE_BYTES)
@@ -95,7 +95,7 @@ def open_checkpointer(path: str, busy_timeout_ms: int) -> apsw.Connection:
     return connection
 
 
-def _check_header(connection: apsw.Connection, path: str) -> None:
+def check_header(connection: apsw.Connection, path: str) -> None:
     """Refuse foreign files and newer schemas, by three numbers in the first page."""
     if connection.pragma("schema_version") == 0:
         return

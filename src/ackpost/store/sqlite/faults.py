@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Final
 
 import apsw
+import msgspec
 
 from ackpost.errors import StoreBroken, StoreBusy, StoreCorrupt, StoreError, StoreFull
 
@@ -25,6 +26,8 @@ def mapped(path: str, connection: apsw.Connection | None = None) -> Iterator[Non
     except apsw.Error as error:
         system_errno = 0 if connection is None else connection.system_errno
         raise store_error(error, path, system_errno) from error
+    except (UnicodeDecodeError, msgspec.DecodeError) as error:
+        raise StoreCorrupt(f"The database {path} is damaged: {error}.") from error
 
 
 def store_error(error: apsw.Error, path: str, system_errno: int = 0) -> StoreError:

@@ -14,6 +14,7 @@ from ackpost.ports.operations import Operation, Repeated, Result
 from ackpost.store.sqlite.commit import apply
 from ackpost.store.sqlite.connection import PAGE_BYTES, WAL_BYTES_MAX, open_checkpointer, open_reader, open_writer
 from ackpost.store.sqlite.faults import mapped, store_error
+from ackpost.store.sqlite.files import Files
 from ackpost.store.sqlite.lease import FileLock, check_owner, machine, release_lease, take_lease
 from ackpost.store.sqlite.ledger import Ledger
 from ackpost.store.sqlite.reads import Reads
@@ -50,6 +51,7 @@ class SqliteStore(Reads):
         self._new_salt = salt
         self._host = machine()
         self._lock = FileLock(path)
+        self._files = Files(path)
         self._ledger: Ledger | None = None
         self._writer: Runner = InlineRunner()
         self._readers: Runner = InlineRunner()
@@ -105,6 +107,7 @@ class SqliteStore(Reads):
                 raise
             self.salt = ledger.salt
             self._ledger = ledger
+            self._files.remember()
             connection.set_wal_hook(self._on_wal)
             if not self._inline:
                 self._checkpoint_connection = open_checkpointer(self.path, _CHECKPOINT_BUSY_MS)
@@ -181,6 +184,7 @@ class SqliteStore(Reads):
             self._refuse_if_stuck(self._checkpoint_fault)
         if self._broken is not None:
             raise self._broken
+        self._files.check()
         try:
             with mapped(self.path, ledger.connection), self._gate:
                 return self._commit_to(ledger, operations)
