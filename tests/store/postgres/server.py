@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -55,22 +56,23 @@ class Server:
         return f"postgresql://postgres@/postgres?host={self.folder}"
 
     def start(self) -> None:
-        """Start, and wait until it takes connections."""
+        """Start, and wait until it takes connections.
+
+        After a kill the children of the old one may still be ending, and the new one refuses to start until they have.
+        """
         settings = [part for name, value in self._options.items() for part in ("-c", f"{name}={value}")]
         command = [str(self._binaries / "postgres"), "-D", str(self._data), "-k", str(self.folder), *settings]
-        with (self.folder / "log").open("ab") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, **self._as_user())
-        self._process = process
         ready = [str(self._binaries / "pg_isready"), "-q", "-h", str(self.folder), "-t", "1"]
         for _ in range(_READY_S * 50):
-            if subprocess.run(ready, check=False).returncode == 0:
+            process = self._process
+            if process is None or process.poll() is not None:
+                with (self.folder / "log").open("ab") as log:
+                    process = self._process = subprocess.Popen(command, stdout=log, stderr=log, **self._as_user())
+            if subprocess.run(ready, check=False).returncode == 0 and process.poll() is None:
                 return
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(0.02)
-            except subprocess.TimeoutExpired:
-                continue
-            raise RuntimeError(f"PostgreSQL does not start: {(self.folder / 'log').read_text()}")
-        raise RuntimeError("PostgreSQL does not get ready")
+        raise RuntimeError(f"PostgreSQL does not start: {(self.folder / 'log').read_text()[-2000:]}")
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """End it: SIGINT fast, SIGQUIT immediate, SIGKILL as a crash."""

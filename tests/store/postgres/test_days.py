@@ -141,7 +141,7 @@ def test_a_day_that_somebody_reads_is_dropped_later() -> None:
         await session.fetchval("SELECT count(*) FROM event")
         steps = await retain(world)
         assert not steps[-1].more
-        assert await world.one()
+        await world.one()
         await reading.rollback()
         assert day in await days(session)
         await retain(world)
@@ -155,10 +155,10 @@ def test_days_are_made_ahead_and_on_demand() -> None:
 
     async def scenario(world: World, session: Any) -> None:
         today = world.now_ms // DAY_MS
-        assert await days(session) == [today, today + 1, today + 2]
+        assert await days(session) == [today, today + 1]
         world.later(DAY_MS)
         await world.do(Retain(0, 0, 0, 0, 1, world.now_ms), Retained)
-        assert (await days(session))[-1] == today + 3
+        assert (await days(session))[-1] == today + 2
         world.later(30 * DAY_MS)
         event = await world.one()
         assert (await world.event(event.position)).data == b'{"n":1}'

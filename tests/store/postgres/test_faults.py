@@ -165,13 +165,45 @@ def test_a_connection_cut_before_the_commit_stores_nothing(server: Server) -> No
         async with Proxy(server.folder) as proxy:
             publisher = await _fresh(proxy.dsn, "cut")
             await publisher.publish()
-            proxy.cut_answer_to = b"BEGIN"
+            proxy.cut_answer_to = b"u1"
             with pytest.raises(StoreBusy):
                 await publisher.publish()
             await publisher.check()
             await publisher.publish()
             await publisher.check()
             await publisher.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_that_was_lost_while_idle_is_replaced(server: Server) -> None:
+    """A commit that finds its connection gone before it began has another one, and nobody notices."""
+
+    async def scenario() -> None:
+        async with Proxy(server.folder) as proxy:
+            publisher = await _fresh(proxy.dsn, "idle")
+            await publisher.publish()
+            proxy.cut_answer_to = b"BEGIN"
+            await publisher.publish()
+            await publisher.check()
+            await publisher.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_value_that_cannot_be_sent_is_not_the_connections_fault(server: Server) -> None:
+    """A group with a number too large for its column fails as broken, not as busy: its others are tried alone."""
+
+    async def scenario() -> None:
+        publisher = await _fresh(server.dsn, "value")
+        accept = publisher.accept(0)
+        accept.events[0].occurred_at_ms = 1 << 70
+        with pytest.raises(StoreError) as caught:
+            await publisher.store.commit([accept])
+        assert type(caught.value) is StoreError
+        await publisher.publish()
+        await publisher.check()
+        await publisher.store.close()
 
     asyncio.run(scenario())
 

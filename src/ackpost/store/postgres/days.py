@@ -11,7 +11,7 @@ from typing import Final
 from ackpost.store.postgres.ledger import Ledger
 
 TABLES: Final = ("event", "history", "attempt")
-DAYS_AHEAD: Final = 2
+DAYS_AHEAD: Final = 1
 
 # One transaction at a time changes what partitions there are. The number is arbitrary.
 LOCK_DAYS: Final = "SELECT pg_advisory_xact_lock(hashtext(current_schema()), 41636)"
@@ -35,12 +35,12 @@ async def ensure_day(ledger: Ledger, day: int) -> None:
 async def make_days(ledger: Ledger, day: int) -> None:
     """Make the partitions of ``day`` and the days that follow."""
     await ledger.one(LOCK_DAYS)
-    made = set(await days_made(ledger))
-    for one in range(day, day + DAYS_AHEAD + 1):
-        if one not in made:
-            for table in TABLES:
-                await ledger.execute(f"CREATE TABLE {table}_{one} (LIKE {table} INCLUDING ALL)")
-                await ledger.execute(
-                    f"ALTER TABLE {table} ATTACH PARTITION {table}_{one} FOR VALUES FROM ({one}) TO ({one + 1})"
-                )
+    missing = sorted(set(range(day, day + DAYS_AHEAD + 1)).difference(await days_made(ledger)))
+    if missing:
+        await ledger.execute("".join(
+            f"CREATE TABLE {table}_{one} (LIKE {table} INCLUDING ALL);"
+            f"ALTER TABLE {table} ATTACH PARTITION {table}_{one} FOR VALUES FROM ({one}) TO ({one + 1});"
+            for one in missing
+            for table in TABLES
+        ))  # fmt: skip
     ledger.newest_day = max(ledger.newest_day, day)

@@ -22,9 +22,14 @@ LOST: Final = (
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
 )
-"""The connection is gone, or of no use any more."""
+"""The connection is gone, or of no use any more; but see ``is_lost``."""
 
-RACED: Final = (asyncpg.UniqueViolationError, asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+RACED: Final = (
+    asyncpg.UniqueViolationError,
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.InvalidCachedStatementError,
+)
 """Another transaction was faster: the same work, done anew, finds what that one left."""
 
 _BUSY: Final = (
@@ -35,6 +40,11 @@ _BUSY: Final = (
     asyncpg.OutOfMemoryError,
     asyncpg.ReadOnlySQLTransactionError,
 )
+
+
+def is_lost(error: BaseException) -> bool:
+    """Say whether the connection cannot be used any more; a value that asyncpg cannot send is not the connection's."""
+    return isinstance(error, LOST) and not isinstance(error, ValueError)
 
 
 @contextmanager
@@ -60,7 +70,7 @@ def store_error(error: BaseException) -> StoreError:
         return StoreBusy("The database takes no writes: it is a standby, or is being switched over.")
     if isinstance(error, _BUSY):
         return StoreBusy(f"The database is busy: {_text(error)}.")
-    if isinstance(error, LOST):
+    if is_lost(error):
         return StoreBusy(f"The database cannot be reached: {_text(error)}.")
     return StoreError(f"The database failed: {_text(error)}.")
 

@@ -12,7 +12,7 @@ from ackpost.errors import RequestError, StoreError, StoreOutcomeUnknown
 from ackpost.ports.operations import Operation, Repeated, Result
 from ackpost.store.postgres.commit import apply
 from ackpost.store.postgres.connection import Connection, connect, make_pool
-from ackpost.store.postgres.faults import LOST, RACED, mapped, store_error
+from ackpost.store.postgres.faults import LOST, RACED, is_lost, mapped, store_error
 from ackpost.store.postgres.ledger import Ledger
 from ackpost.store.postgres.migrating import migrate
 from ackpost.store.postgres.owning import own, release
@@ -26,6 +26,8 @@ _READERS_MAX: Final = 8
 _LISTS_MAX: Final = 4
 _TRIES: Final = 3
 _CLOSE_S: Final = 5.0
+_PATIENCE_S: Final = 5.0
+"""How long a read waits for a connection."""
 
 # A COMMIT that waits for a standby and is ended by the statement timeout says that all is well, while the standby has
 # nothing. Without that timeout it is the connection's patience that ends: then the outcome is unknown, and told so.
@@ -59,6 +61,12 @@ class PostgresStore(Reads):
         self._pool: Any = None
         self._turn = asyncio.Lock()
         self._lists = asyncio.Semaphore(_LISTS_MAX)
+
+    @property
+    def last_ms(self) -> int:
+        """The time of the newest position, or up to a second more after a crash; the store is open."""
+        assert self._ledger is not None
+        return self._ledger.last_position >> 20
 
     # ---- ownership
 
@@ -136,14 +144,13 @@ class PostgresStore(Reads):
     async def _commit(self, ledger: Ledger, operations: Sequence[Operation]) -> list[Result | Repeated | RequestError]:
         newest_day, is_committing = ledger.newest_day, False
         try:
-            connection = await self._connected(ledger)
-            await connection.execute("BEGIN")
+            connection = await self._begin(ledger)
             replies = await apply(ledger, operations)
             is_committing = True
             _expect_commit(await connection.execute(_COMMIT))
         except BaseException as error:
             ledger.failed(newest_day)
-            if is_committing and (isinstance(error, LOST) or not isinstance(error, asyncpg.PostgresError)):
+            if is_committing and (is_lost(error) or not isinstance(error, asyncpg.PostgresError)):
                 self._drop_writer()
                 raise StoreOutcomeUnknown("The database went away during a commit.") from error
             await self._undo(error)
@@ -153,10 +160,24 @@ class PostgresStore(Reads):
         ledger.committed()
         return replies
 
+    async def _begin(self, ledger: Ledger) -> Connection:
+        """Begin a transaction, on a new connection where the last one was lost while nobody used it."""
+        is_old = self._writer is not None
+        connection = await self._connected(ledger)
+        try:
+            await connection.execute("BEGIN")
+        except LOST:
+            self._drop_writer()
+            if not is_old:
+                raise
+            connection = await self._connected(ledger)
+            await connection.execute("BEGIN")
+        return connection
+
     async def _undo(self, error: BaseException) -> None:
         """Roll back, or drop the connection where that cannot be known to have worked."""
         writer = self._writer
-        if writer is None or writer.is_closed() or isinstance(error, LOST) or not isinstance(error, Exception):
+        if writer is None or writer.is_closed() or is_lost(error) or not isinstance(error, Exception):
             self._drop_writer()
             return
         try:
@@ -173,12 +194,13 @@ class PostgresStore(Reads):
         with mapped():
             for _ in range(_TRIES - 1):
                 try:
-                    async with pool.acquire() as connection:
+                    async with pool.acquire(timeout=_PATIENCE_S) as connection:
                         return await work(connection)
-                except LOST:
-                    # The connection was lost while nobody used it, perhaps; the next one is new, or refused.
-                    continue
-            async with pool.acquire() as connection:
+                except (asyncpg.PostgresError, *LOST) as error:
+                    # It was lost while nobody used it, perhaps; the next one is new, or refused.
+                    if not is_lost(error) or isinstance(error, asyncio.TimeoutError):
+                        raise
+            async with pool.acquire(timeout=_PATIENCE_S) as connection:
                 return await work(connection)
 
     async def _read(self, work: Callable[[Reader], Awaitable[Given]]) -> Given:
