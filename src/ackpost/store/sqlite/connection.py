@@ -78,10 +78,11 @@ def _settle_log(connection: apsw.Connection, busy_timeout_ms: int) -> None:
 
 
 def open_reader(path: str, busy_timeout_ms: int) -> apsw.Connection:
-    """Open the database for reading only."""
+    """Open the database for reading only, and read: later a disk may be read-only or descriptors may be used up."""
     connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=_STATEMENTS_KEPT)
     connection.set_busy_timeout(busy_timeout_ms)
     connection.pragma("cache_size", -_CACHE_KIB // 4)
+    connection.pragma("schema_version")
     return connection
 
 

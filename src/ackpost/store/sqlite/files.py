@@ -31,6 +31,17 @@ class Files:
             if _identity(path) != identity:
                 raise StoreError(f"The file {path} was removed or replaced while the server uses it: put it back.")
 
+    def set_log_aside(self) -> None:
+        """After closing: keep a log that was not emptied from being taken for that of a database put in its place.
+
+        SQLite would mix the two. Where the database is only missing, the log waits for it.
+        """
+        if not self._known:
+            return
+        (database, opened), (log, opened_log) = self._known
+        if _identity(database) not in {None, opened} and opened_log is not None and _identity(log) == opened_log:
+            os.replace(log, f"{log}-of-the-replaced")  # noqa: PTH105 - see below
+
 
 def _identity(path: str) -> tuple[int, int] | None:
     try:

@@ -58,6 +58,7 @@ class SqliteStore(Reads):
         self._hot_reader: Runner = InlineRunner()
         self._local = threading.local()
         self._reading: list[apsw.Connection] = []
+        self._unused: list[apsw.Connection] = []
         self._checkpointer: Checkpointer | None = None
         self._checkpoint_connection: apsw.Connection | None = None
         self._gate = threading.Lock()
@@ -110,9 +111,19 @@ class SqliteStore(Reads):
             self._files.remember()
             connection.set_wal_hook(self._on_wal)
             if not self._inline:
-                self._checkpoint_connection = open_checkpointer(self.path, _CHECKPOINT_BUSY_MS)
-                self._checkpointer = Checkpointer(self._checkpoint)
+                try:
+                    self._open_others()
+                except BaseException:
+                    self._close()
+                    raise
             return ledger.incarnation
+
+    def _open_others(self) -> None:
+        for _ in range(_READERS + 1):
+            self._reading.append(open_reader(self.path, _BUSY_TIMEOUT_MS))
+        self._unused = list(self._reading)
+        self._checkpoint_connection = open_checkpointer(self.path, _CHECKPOINT_BUSY_MS)
+        self._checkpointer = Checkpointer(self._checkpoint)
 
     def _own(self, ledger: Ledger, node: str, now_ms: int, lease_ms: int) -> None:
         ledger.execute("BEGIN IMMEDIATE")
@@ -153,17 +164,23 @@ class SqliteStore(Reads):
         self._readers.stop()
         self._hot_reader.stop()
         try:
-            if self._broken is None:
-                with mapped(self.path, ledger.connection):
-                    release_lease(ledger)
+            self._let_go(ledger)
         finally:
             # The last connection that closes empties the write-ahead log.
             for connection in (*self._reading, self._checkpoint_connection, ledger.connection):
                 if connection is not None:
                     connection.close()
+            self._files.set_log_aside()
             self._reading, self._checkpoint_connection, self._checkpointer = [], None, None
             self._local = threading.local()
             self._lock.release()
+
+    def _let_go(self, ledger: Ledger) -> None:
+        """Say in the database that nobody owns it; one that is broken or gone is left as it is."""
+        if self._broken is None:
+            self._files.check()
+            with mapped(self.path, ledger.connection):
+                release_lease(ledger)
 
     def _stop_threads(self) -> None:
         for runner in (self._readers, self._hot_reader, self._writer):
@@ -267,8 +284,7 @@ class SqliteStore(Reads):
                 return work(ledger.connection)
             connection: apsw.Connection | None = getattr(self._local, "connection", None)
             if connection is None:
-                connection = self._local.connection = open_reader(self.path, _BUSY_TIMEOUT_MS)
-                self._reading.append(connection)
+                connection = self._local.connection = self._unused.pop()
             # One snapshot: a delivery that moves between tables meanwhile is seen exactly once.
             connection.execute("BEGIN")
             try:
