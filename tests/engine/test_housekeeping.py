@@ -241,6 +241,24 @@ def test_retention_counts_back_from_the_newest_event() -> None:
     _keep_house(story)
 
 
+def test_what_the_store_warns_of_is_told_once_and_so_is_its_end() -> None:
+    """A warning that stays is one note, its end another."""
+
+    async def story(rig: Rig, house: Housekeeping) -> None:
+        warning: str | None = "the log is long"
+        house._store_warning = lambda: warning
+        await rig.pass_s(5)
+        warning = None
+        await rig.pass_s(5)
+        told = [note for note in rig.told.notes if note[0].startswith("store.warning")]
+        assert told == [
+            ("store.warning", {"reason": "the log is long"}),
+            ("store.warning_over", {"reason": "the log is long"}),
+        ]
+
+    _keep_house(story)
+
+
 def test_a_clock_that_is_years_ahead_at_the_start_makes_nothing_old() -> None:
     """One event accepted under a wrong clock moves the present by no more than the time that passed, twice."""
 

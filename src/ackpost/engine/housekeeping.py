@@ -59,6 +59,7 @@ class Housekeeping:
         incarnation: int,
         lease_ms: int,
         retention: Retention,
+        store_warning: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._store = store
         self._writer = writer
@@ -69,6 +70,8 @@ class Housekeeping:
         self._incarnation = incarnation
         self._lease_ms = lease_ms
         self._retention = retention
+        self._store_warning = store_warning
+        self._warned_of: str | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._scan_after = 0
         self._polls = 0
@@ -109,6 +112,7 @@ class Housekeeping:
     async def _poll(self) -> float:
         """Look for work nobody told of, compare revs, watch the clock."""
         self._watch_clock()
+        self._watch_store()
         work = await self._store.scan_work(after_endpoint=self._scan_after, limit=SCAN_ENDPOINTS)
         self._engine.found_work(work)
         self._scan_after = work[-1].endpoint if len(work) >= SCAN_ENDPOINTS else 0
@@ -192,6 +196,14 @@ class Housekeeping:
         first_ms, first_s = self._retained_from
         paced_ms = first_ms + round(RETENTION_PACE * (monotonic_s - first_s) * 1000)
         return min(now_ms, newest_ms, self._clock.wall_s() * 1000, paced_ms)
+
+    def _watch_store(self) -> None:
+        """Tell when the store begins to need a look, and when it no longer does."""
+        warning = self._store_warning()
+        if (warning is None) != (self._warned_of is None):
+            name = "store.warning_over" if warning is None else "store.warning"
+            self._telemetry.note(name, reason=warning or self._warned_of)
+            self._warned_of = warning
 
     # ------------------------------------------------------------ clock
 

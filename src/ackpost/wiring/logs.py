@@ -19,8 +19,8 @@ from ackpost.wiring.lines import LineSink
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _WARNINGS: Final = frozenset(
     {
-        "store.trouble", "clock.stepped", "clock.behind_store", "endpoint.broken", "retention.dead_letters_removed",
-        "delivery.poison", "order.promoted_by_sweep", "deliveries.interrupted",
+        "store.trouble", "store.warning", "clock.stepped", "clock.behind_store", "endpoint.broken",
+        "retention.dead_letters_removed", "delivery.poison", "order.promoted_by_sweep", "deliveries.interrupted",
     }
 )  # fmt: skip
 

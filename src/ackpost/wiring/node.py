@@ -87,6 +87,7 @@ class Node:
         self._housekeeping = Housekeeping(
             self.store, writer, engine, self.clock, self.telemetry,
             node=self.name, incarnation=incarnation, lease_ms=LEASE_MS, retention=self._retention(),
+            store_warning=self.store.warning,
         )  # fmt: skip
         self._housekeeping.start()
         self._lag_watch = asyncio.create_task(watch_loop(self.telemetry, self.clock), name="loop-lag")

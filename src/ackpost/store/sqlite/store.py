@@ -73,6 +73,13 @@ class SqliteStore(Reads):
         assert self._ledger is not None
         return self._ledger.last_position >> 20
 
+    def warning(self) -> str | None:
+        """Tell in one line what should be looked at although commits succeed."""
+        if self._wal_pages * PAGE_BYTES <= WAL_BYTES_MAX:
+            return None
+        long_mib = WAL_BYTES_MAX >> 20
+        return f"The log of {self.path} is longer than {long_mib} MiB: a process looks at an old state; end that one."
+
     # ---- ownership
 
     async def open(self, *, node: str, now_ms: int, lease_ms: int) -> int:
