@@ -14,7 +14,7 @@ STEPS = 60
 RACES: tuple[tuple[type[StoreHarness], int, int], ...] = (
     *((InlineSqliteHarness, first, 10) for first in range(0, 200, 10)),
     # Each question is a round trip there: fewer histories, of the same kind.
-    *((PostgresHarness, first, 5) for first in range(0, 30, 5)),
+    *((PostgresHarness, first, 5) for first in range(0, 20, 5)),
 )
 
 

@@ -16,8 +16,10 @@ from ackpost.store.postgres.closing import BIG_BYTES
 from ackpost.store.postgres.connection import connect
 from ackpost.store.postgres.days import SELECT_DAYS
 from ackpost.store.postgres.ledger import DAY_MS
+from ackpost.store.postgres.moves import DELETE_HISTORY, KEEP_INLINE
 from ackpost.testing.store_contract.world import World, target_of
 from tests.store.harnesses import PostgresHarness
+from tests.store.postgres.test_interleaving import until_blocked
 
 Scenario = Callable[[World, Any], Awaitable[None]]
 MANY = 1500
@@ -146,6 +148,34 @@ def test_a_day_that_somebody_reads_is_dropped_later() -> None:
         assert day in await days(session)
         await retain(world)
         assert day not in await days(session)
+
+    play(scenario)
+
+
+def test_work_that_begins_while_a_day_is_dropped_keeps_its_event() -> None:
+    """A delivery made due again by a transaction that retention waits for is seen once the day is locked."""
+
+    async def scenario(world: World, session: Any) -> None:
+        (first, *_) = await fill_a_day(world)
+        world.later(3 * DAY_MS)
+        cut_ms = world.now_ms - 2 * DAY_MS
+        step = Retain(cut_ms, cut_ms - 100 * DAY_MS, 0, 0, 5000, world.now_ms)
+        assert (await world.do(step, Retained)).more
+        await session.execute("BEGIN")
+        await session.execute(
+            "INSERT INTO delivery (position, event_offset, tenant, endpoint, rev, due_ms, age_start_ms, round, klass,"
+            " number, partition, trigger, waiting, pin) SELECT position, event_offset, tenant, endpoint, 1, 0, 0, 2, 2,"
+            " 1, 0, 1, 0, 'standard' FROM history WHERE position = $1",
+            first + 1,
+        )  # fmt: skip
+        await session.execute(KEEP_INLINE, [first + 1])
+        await session.execute(DELETE_HISTORY, [first + 1])
+        retaining = asyncio.ensure_future(world.do(step, Retained))
+        await until_blocked(session)
+        await session.execute("COMMIT")
+        assert (await retaining).more
+        await retain(world)
+        assert (await world.event(first)).status == "pending"
 
     play(scenario)
 

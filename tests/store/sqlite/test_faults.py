@@ -12,6 +12,7 @@ import apsw
 import pytest
 
 from ackpost.errors import SchemaMismatch, StoreBusy, StoreCorrupt, StoreError, StoreFull
+from ackpost.ports.operations import Accepted, Idempotency, Repeated
 from ackpost.store.sqlite import SqliteStore, connection
 from tests.store.sqlite.processes import ROOT, child, hear
 from tests.store.sqlite.world import LEASE_MS, NOW_MS, Opened, opened
@@ -86,6 +87,26 @@ def test_a_failed_group_leaves_no_trace(tmp_path: Path) -> None:
         assert first.payload is not None
         assert first.payload.sequence == 1
         assert first.event == last + 1
+        await world.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_that_is_not_stored_leaves_no_effect(tmp_path: Path) -> None:
+    """The answer to an Idempotency-Key and its event are stored together or not at all, and repeated once."""
+
+    async def scenario() -> None:
+        world = await opened(tmp_path / "a.db")
+        writing = _writing(world)
+        asked = await world.accept_of(1)
+        asked.idempotency = Idempotency(world.tenant, "again", b"digest", NOW_MS)
+        writing.execute("CREATE TRIGGER boom BEFORE INSERT ON idempotency BEGIN SELECT RAISE(ABORT, 'boom'); END")
+        with pytest.raises(StoreError, match="boom"):
+            await world.store.commit([asked])
+        writing.execute("DROP TRIGGER boom")
+        answers = [await world.store.commit([asked]) for _ in range(2)]
+        assert [type(answer) for (answer,) in answers] == [Accepted, Repeated]
+        assert writing.execute("SELECT count(*) FROM event").fetchall() == [(1,)]
         await world.store.close()
 
     asyncio.run(scenario())
