@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 import tracemalloc
 
 import pytest
@@ -211,3 +213,26 @@ def test_a_refused_connection() -> None:
             assert (outcome.code, outcome.phase, outcome.remote_ip) == ("connect_refused", "connect", "127.0.0.1")
 
     run(main)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize(
+    ("answer", "code"), [(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", "delivered"), (b"", "timeout")]
+)
+def test_an_answer_that_came_while_the_process_stood_still_counts(loop: str, answer: bytes, code: str) -> None:
+    """A process that was stopped past a deadline reads what came in time before it says that nothing came."""
+
+    async def main() -> None:
+        async with client_on_loopback() as client:
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                attempt = post(client, f"http://127.0.0.1:{listener.getsockname()[1]}/hook", timeout_s=0.3)
+                listener.setblocking(False)
+                connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+                with connection:
+                    await asyncio.get_running_loop().sock_recv(connection, 10_000)
+                    connection.setblocking(True)
+                    connection.sendall(answer)
+                    threading.Event().wait(0.5)  # nothing of this process runs meanwhile
+                    assert (await attempt).code == code
+
+    run(main, loop)

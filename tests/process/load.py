@@ -51,6 +51,10 @@ class Publishers:
         for thread in self._threads:
             thread.join()
 
+    def turn_to(self, server: Server) -> None:
+        """Make new connections to this server from now on."""
+        self._port = server.port
+
     def _work(self, worker: int) -> None:
         connection: http.client.HTTPConnection | None = None
         number = 0

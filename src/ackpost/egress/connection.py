@@ -35,6 +35,8 @@ from ackpost.egress.limits import (
 from ackpost.egress.request import Request
 
 _REUSE_MARGIN_S: Final = 1.0
+_LATE_S: Final = 0.1
+"""A deadline that is told so much too late says nothing of the other side."""
 
 
 class Owner(Protocol):
@@ -133,7 +135,10 @@ class Connection(asyncio.Protocol):
         """
         if now - self._idle_since >= self._idle_s or self.transport.is_closing():
             return False
-        return self._poller is None or not self._poller.poll(0)
+        return not self._has_unread()
+
+    def _has_unread(self) -> bool:
+        return self._poller is not None and bool(self._poller.poll(0))
 
     def early_failure(self) -> AttemptFailed | None:
         """Say why a new connection is of no use, though it stood: it was lost, or the server spoke first."""
@@ -411,6 +416,10 @@ class Connection(asyncio.Protocol):
             else:
                 self._arm(ends)
         elif now < request.deadline:
+            self._arm(request.deadline)
+        elif now - request.deadline > _LATE_S and self._has_unread():
+            # The process stood still meanwhile. An answer that came in time must not be taken for none.
+            request.deadline = now + _LATE_S
             self._arm(request.deadline)
         elif self._status:
             self._settle(truncated=True, detail="the time for the attempt ended while the body was read")
