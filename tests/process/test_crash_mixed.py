@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ KILLS = int(os.environ.get("CRASH_KILLS") or 30)
 SENT_BEFORE_A_KILL = (1, 250)
 TYPE = "crash.mixed"
 POLICY = {"retry": {"base_s": 0.05, "cap_s": 0.2}, "circuit": {"enabled": False}}
-PATHS = {
+PATHS: dict[str, tuple[str, dict[str, Any]]] = {
     "/steady": ("200", {}),
     "/flaky": ("200*40,500,200", {}),
     "/slow": ("200:delay=0.05", {"max_in_flight": 50}),
