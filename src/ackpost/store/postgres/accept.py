@@ -162,6 +162,8 @@ class _Run:
             for index, event in enumerate(events)
             if originals is None or originals[index] is None
         )  # fmt: skip
+        if sequences is not None:
+            self._rise_above(operation)
         position = self._ledger.allocate(count, operation.now_ms) if count else 0
         answers: list[AcceptedEvent] = []
         refs: list[DeliveryRef] = []
@@ -178,6 +180,17 @@ class _Run:
             else:
                 answers.append(original)
         return Accepted(answers, refs)
+
+    def _rise_above(self, operation: Accept) -> None:
+        """Let the positions lie above the last event of each key, which another node with a faster clock accepted.
+
+        The order of a key is that of its events' positions; its lock makes it that of the sequences, too.
+        """
+        ledger = self._ledger
+        for event in operation.events:
+            state = None if event.key is None else self._keys.get((operation.tenant, event.key))
+            if state is not None and state.last_event > ledger.last_position:
+                ledger.last_position = state.last_event
 
     def _find_originals(self, operation: Accept) -> list[AcceptedEvent | int | None]:
         """Give for each event the stored one it repeats, or its index in this batch; None where it is new.
