@@ -37,7 +37,7 @@ class SmallDisk:
 
     def fill(self, server: Server) -> None:
         """Write a file until nothing fits."""
-        with self._filler.open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        with self._filler.open("ab", buffering=0) as filler, contextlib.suppress(OSError):
             while filler.write(bytes(64 * 1024)):
                 pass
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ackpost.cli.client import ApiFailed
+from tests.needs import need_root
 from tests.process import books
 from tests.process.load import Publishers
 from tests.process.receiver import Receiver
@@ -62,7 +63,7 @@ def _publish_until_full(server: Server, type: str) -> tuple[list[str], ApiFailed
 
 @pytest.mark.timeout(120)
 def test_a_full_disk_refuses_events_and_loses_none(space: Space, receiver: Receiver) -> None:
-    """A full disk: 503 with Retry-After, reads work; with room again it resumes by itself, each event sent once."""
+    """A full disk: 503 with Retry-After, reads work; with room again it resumes within 10 s, each event sent once."""
     with Server(space.folder) as server:
         server.endpoint(receiver.hook("/full", "200:delay=0.7"), "full.disk")
         acknowledged = [server.publish("full.disk", LARGE)["id"] for _ in range(5)]
@@ -101,6 +102,37 @@ def _accepted(server: Server) -> str | None:
 
 
 @pytest.mark.timeout(120)
+def test_a_full_disk_stops_neither_deliveries_nor_deletes(space: Space, receiver: Receiver) -> None:
+    """What was accepted before is delivered and recorded, data and endpoints can be deleted, a stop is a clean one."""
+    need_root()
+    with Server(space.folder) as server:
+        other = server.endpoint(receiver.hook("/other"), "other.type")["id"]
+        server.endpoint(receiver.hook("/slow", "200:delay=0.5"), "slow.type", policy={"max_in_flight": 5})
+        acknowledged = [server.publish("slow.type")["id"] for _ in range(40)]
+        space.fill(server)
+        more, refused = _publish_until_full(server, "other.type")
+        assert refused.problem["code"] == "storage_full"
+        before = len(receiver.seen("/slow"))
+        assert before < len(acknowledged), "nothing waited when the disk was full"
+        for event in more[:5]:
+            server.api.call_bytes("DELETE", f"/v1/events/{event}/data")
+            assert server.refused("GET", f"/events/{event}/data").status == 410
+        server.api.call_bytes("DELETE", f"/v1/endpoints/{other}")
+        assert server.refused("GET", f"/endpoints/{other}").status == 404
+        for event in acknowledged:
+            server.settled(event)
+        assert server.refused("POST", "/events", {"type": "slow.type", "data": "x" * 100_000}).status == 503
+        assert server.refused("GET", "/readyz", version="").status == 503
+        assert server.stop() == 0
+        requests = Counter(request.header("webhook-id") for request in receiver.seen("/slow"))
+        assert requests == dict.fromkeys(acknowledged, 1)
+        space.free(server)
+        server.start()
+        server.settled(server.publish("slow.type")["id"])
+        assert server.stop() == 0
+
+
+@pytest.mark.timeout(120)
 def test_a_server_on_a_full_disk_can_be_stopped(space: Space, receiver: Receiver) -> None:
     """SIGTERM on a full disk ends the server in time with one clear line; what it could not record is sent again."""
     with Server(space.folder) as server:
@@ -109,6 +141,7 @@ def test_a_server_on_a_full_disk_can_be_stopped(space: Space, receiver: Receiver
         receiver.wait("/stuck")
         space.fill(server)
         _publish_until_full(server, "other.type")
+        space.fill(server)
         server.process.terminate()
         code, lines = server.wait()
         assert code == 1

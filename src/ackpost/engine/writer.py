@@ -7,7 +7,7 @@ repeated one operation at a time, so that one bad row never fails strangers; res
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from ackpost.core.decision import Decision
@@ -59,12 +59,22 @@ class CommitObserver(Protocol):
 class Writer:
     """The one place that calls ``Store.commit``."""
 
-    def __init__(self, store: Store, clock: Clock, telemetry: Telemetry, *, incarnation: int, node: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        telemetry: Telemetry,
+        *,
+        incarnation: int,
+        node: str,
+        shortage: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._telemetry = telemetry
         self._incarnation = incarnation
         self._node = node
+        self._shortage = shortage
         self._queue: list[Entry] = []
         self._queue_bytes = 0
         self._decisions: list[Decision] = []
@@ -170,7 +180,7 @@ class Writer:
         except Exception:
             self._fail_entries(entries, _unavailable("The writer has stopped.", "outcome_unknown"))
             raise
-        self._set_trouble(None)
+        self._set_trouble(self._shortage())
         self._telemetry.committed(len(operations), self._clock.monotonic() - started)
         self._resolve(entries, replies)
         if decisions:

@@ -75,7 +75,10 @@ class Node:
             self.telemetry.note("clock.behind_store", behind_ms=behind_ms)
         self._slots = self._open_slots()
         self._transport = self._make_transport()
-        writer = self._writer = Writer(self.store, self.clock, self.telemetry, incarnation=incarnation, node=self.name)
+        writer = self._writer = Writer(
+            self.store, self.clock, self.telemetry, incarnation=incarnation, node=self.name,
+            shortage=self.store.shortage,
+        )  # fmt: skip
         engine = self._engine = Engine(
             self.store, writer, self._transport, self.clock, self.entropy, self.telemetry, self._slots,
             make_builder=self._make_builder,

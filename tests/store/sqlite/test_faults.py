@@ -11,9 +11,10 @@ from pathlib import Path
 import apsw
 import pytest
 
-from ackpost.errors import SchemaMismatch, StoreBusy, StoreCorrupt, StoreError, StoreFull
-from ackpost.ports.operations import Accepted, Idempotency, Repeated
+from ackpost.errors import SchemaMismatch, StoreBusy, StoreCorrupt, StoreError, StoreFull, Unavailable
+from ackpost.ports.operations import Accepted, Done, Idempotency, RenewLease, Repeated
 from ackpost.store.sqlite import SqliteStore, connection
+from ackpost.store.sqlite.reserve import RESERVE_BYTES
 from tests.store.sqlite.processes import ROOT, child, hear
 from tests.store.sqlite.world import LEASE_MS, NOW_MS, Opened, opened
 
@@ -52,6 +53,31 @@ def test_a_full_database_refuses_and_goes_on_later(tmp_path: Path) -> None:
         writing.pragma("max_page_count", 1_000_000)
         refs = await world.accept(10, size_bytes=3000)
         assert all((await world.deliver(refs)).applied)
+        await world.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_without_room_only_events_are_refused(tmp_path: Path) -> None:
+    """The kept room is given up: the events of a group are refused, what else is in it is stored; then all again."""
+    reserve = tmp_path / "a.db-reserve"
+
+    async def scenario() -> None:
+        world = await opened(tmp_path / "a.db")
+        assert reserve.stat().st_size == RESERVE_BYTES
+        writing = _writing(world)
+        large = await world.accept_of(100, size_bytes=3000)
+        writing.pragma("max_page_count", writing.pragma("page_count") + 3)
+        renewal = RenewLease("a", world.incarnation, NOW_MS + 1, LEASE_MS)
+        replies = await world.store.commit([large, renewal, large])
+        assert [type(reply) for reply in replies] == [Unavailable, Done, Unavailable]
+        assert [reply.code for reply in replies if isinstance(reply, Unavailable)] == ["storage_full"] * 2
+        assert reserve.stat().st_size == 0
+        assert "No space is left" in (world.store.shortage() or "")
+        writing.pragma("max_page_count", 1_000_000)
+        await world.accept(1)
+        assert world.store.shortage() is None
+        assert reserve.stat().st_size == RESERVE_BYTES
         await world.store.close()
 
     asyncio.run(scenario())

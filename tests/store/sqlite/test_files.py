@@ -128,7 +128,7 @@ def test_the_log_leaves_with_the_server(tmp_path: Path) -> None:
         await world.store.close()
 
     asyncio.run(scenario())
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.db", "a.db.lock"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.db", "a.db-reserve", "a.db.lock"]
     copy = tmp_path / "copy.db"
     copy.write_bytes(path.read_bytes())
     assert apsw.Connection(str(copy)).execute("SELECT count(*) FROM event").fetchall() == [(10,)]

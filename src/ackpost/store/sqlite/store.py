@@ -9,8 +9,8 @@ from typing import Final, TypeVar
 import apsw
 
 from ackpost.core.model import Tenant
-from ackpost.errors import RequestError, StoreBroken, StoreCorrupt, StoreError
-from ackpost.ports.operations import Operation, Repeated, Result
+from ackpost.errors import RequestError, StoreBroken, StoreCorrupt, StoreError, StoreFull, Unavailable
+from ackpost.ports.operations import Accept, Operation, Repeated, Result
 from ackpost.store.sqlite.commit import apply
 from ackpost.store.sqlite.connection import PAGE_BYTES, WAL_BYTES_MAX, open_checkpointer, open_reader, open_writer
 from ackpost.store.sqlite.faults import mapped, store_error
@@ -18,6 +18,7 @@ from ackpost.store.sqlite.files import Files
 from ackpost.store.sqlite.lease import FileLock, check_owner, machine, release_lease, take_lease
 from ackpost.store.sqlite.ledger import Ledger
 from ackpost.store.sqlite.reads import Reads
+from ackpost.store.sqlite.reserve import Reserve
 from ackpost.store.sqlite.threads import Checkpointer, InlineRunner, Runner, ThreadRunner
 from ackpost.store.values import document_of
 
@@ -52,6 +53,7 @@ class SqliteStore(Reads):
         self._host = machine()
         self._lock = FileLock(path)
         self._files = Files(path)
+        self._reserve = Reserve(path)
         self._ledger: Ledger | None = None
         self._writer: Runner = InlineRunner()
         self._readers: Runner = InlineRunner()
@@ -72,6 +74,13 @@ class SqliteStore(Reads):
         """The time of the newest position, or up to a second more after a crash; the store is open."""
         assert self._ledger is not None
         return self._ledger.last_position >> 20
+
+    def shortage(self) -> str | None:
+        """Tell in one line why no events are accepted although other commits succeed."""
+        return str(self._full()) if self._reserve.spent else None
+
+    def _full(self) -> StoreFull:
+        return StoreFull(f"No space is left for the database {self.path}.")
 
     def warning(self) -> str | None:
         """Tell in one line what should be looked at although commits succeed."""
@@ -129,6 +138,7 @@ class SqliteStore(Reads):
         for _ in range(_READERS + 1):
             self._reading.append(open_reader(self.path, _BUSY_TIMEOUT_MS))
         self._unused = list(self._reading)
+        self._reserve.fill()
         self._checkpoint_connection = open_checkpointer(self.path, _CHECKPOINT_BUSY_MS)
         self._checkpointer = Checkpointer(self._checkpoint)
 
@@ -209,6 +219,26 @@ class SqliteStore(Reads):
         if self._broken is not None:
             raise self._broken
         self._files.check()
+        if self._reserve.spent and not self._reserve.fill():
+            return self._commit_but_accepts(ledger, operations)
+        try:
+            return self._commit_whole(ledger, operations)
+        except StoreFull:
+            if self._inline or not self._reserve.spend():
+                raise
+        return self._commit_but_accepts(ledger, operations)
+
+    def _commit_but_accepts(
+        self, ledger: Ledger, operations: Sequence[Operation]
+    ) -> list[Result | Repeated | RequestError]:
+        """What little room there is belongs to results of deliveries and to those who make more of it."""
+        others = [operation for operation in operations if type(operation) is not Accept]
+        if not others:
+            raise self._full()
+        replies = iter(self._commit_whole(ledger, others))
+        return [_refused_for_space() if type(operation) is Accept else next(replies) for operation in operations]
+
+    def _commit_whole(self, ledger: Ledger, operations: Sequence[Operation]) -> list[Result | Repeated | RequestError]:
         try:
             with mapped(self.path, ledger.connection), self._gate:
                 return self._commit_to(ledger, operations)
@@ -262,6 +292,8 @@ class SqliteStore(Reads):
             return
         except apsw.Error as error:
             self._checkpoint_fault = store_error(error, self.path, connection.system_errno)
+            if isinstance(self._checkpoint_fault, StoreFull):
+                self._reserve.spend()
             return
         self._checkpoint_fault = None
 
@@ -299,3 +331,8 @@ class SqliteStore(Reads):
             finally:
                 if connection.in_transaction:
                     connection.execute("COMMIT")
+
+
+def _refused_for_space() -> Unavailable:
+    detail = "No space is left where the database lies; nothing was stored."
+    return Unavailable(detail, code="storage_full", retry_after_s=10)
