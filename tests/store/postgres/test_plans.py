@@ -97,7 +97,7 @@ HOT: dict[str, tuple[str, str]] = {
     "keys of events": (moves.KEYS_OF_EVENTS, EVENTS),
     "deliveries of an event": (deliveries.DELIVERIES_OF_EVENT, f"{BASE + 600}, 1"),
     "scan work": (reads_engine.SCAN_SQL, f"0, 600, {_array(range(256))}"),
-    "window": (reads_engine.WINDOW_SQL, "7, 7, 0, 100"),
+    "window": (reads_engine.WINDOW_SQL, "7, 7, 0, 100, 0"),
     "next window": (reads_engine.WINDOW_AFTER_SQL, "7, 7, 0, 100, 100000, 0"),
     "payloads": (reads_engine.PAYLOAD_SQL, f"{EVENTS}, {DAY}, {DAY}"),
     "counts of events": (reads_events.COUNTS_SQL, EVENTS),

@@ -33,7 +33,8 @@ RACED: Final = (
 """Another transaction was faster: the same work, done anew, finds what that one left."""
 
 _BUSY: Final = (
-    *RACED,
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
     asyncpg.LockNotAvailableError,
     asyncpg.QueryCanceledError,
     asyncpg.TooManyConnectionsError,

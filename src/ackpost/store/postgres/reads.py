@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
@@ -28,6 +29,7 @@ from ackpost.store.postgres import (
     reads_events,
     selecting,
 )
+from ackpost.store.postgres.lowwater import LowWater
 from ackpost.store.postgres.querying import Reader
 
 Given = TypeVar("Given")
@@ -37,6 +39,12 @@ class Reads(ABC):
     """Reads of committed state; ``scan_rows_max`` bounds what one page of a filtered list looks at."""
 
     _scan_rows_max: int
+    _low_water: LowWater
+
+    @property
+    @abstractmethod
+    def last_ms(self) -> int:
+        """The time of the newest position."""
 
     @abstractmethod
     async def _read(self, work: Callable[[Reader], Awaitable[Given]]) -> Given:
@@ -56,7 +64,14 @@ class Reads(ABC):
         self, endpoint: int, klass: int, *, after: tuple[int, int] | None, limit: int
     ) -> list[DeliveryRef]:
         """Pending, not waiting rows by (due_ms, position) after that pair, without payload."""
-        return await self._read_one(lambda c: reads_engine.load_window(c, endpoint, klass, after, limit))
+        lane, now_s = (endpoint, klass), asyncio.get_running_loop().time()
+        begin_ms = 0 if after is not None else self._low_water.begin(lane, now_s)
+        # Read before the rows are: the bound must not know of a time that they do not.
+        now_ms = self.last_ms
+        refs = await self._read_one(lambda c: reads_engine.load_window(c, endpoint, klass, after, limit, begin_ms))
+        if after is None:
+            self._low_water.note(lane, begin_ms, refs[0].due_ms if refs else None, now_ms, now_s)
+        return refs
 
     async def load_payloads(self, events: Sequence[int]) -> dict[int, EventPayload]:
         """Payloads by event; one whose data expired is absent."""

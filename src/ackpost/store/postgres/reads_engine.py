@@ -36,7 +36,7 @@ ORDER BY w.endpoint, w.klass LIMIT $2
 _WINDOW_HEAD: Final = (
     f"SELECT {HOT_COLUMNS} FROM delivery WHERE waiting = 0 AND partition = $1 AND endpoint = $2 AND klass = $3"  # noqa: S608 - constants only
 )
-WINDOW_SQL: Final = f"{_WINDOW_HEAD} ORDER BY due_ms, position LIMIT $4"
+WINDOW_SQL: Final = f"{_WINDOW_HEAD} AND due_ms >= $5 ORDER BY due_ms, position LIMIT $4"
 WINDOW_AFTER_SQL: Final = f"{_WINDOW_HEAD} AND (due_ms, position) > ($5, $6) ORDER BY due_ms, position LIMIT $4"
 
 # The days let PostgreSQL look into no other partition; what outlived its day lies in day -1.
@@ -63,12 +63,12 @@ async def scan_work(connection: Reader, after_endpoint: int, limit: int) -> list
 
 
 async def load_window(
-    connection: Reader, endpoint: int, klass: int, after: tuple[int, int] | None, limit: int
+    connection: Reader, endpoint: int, klass: int, after: tuple[int, int] | None, limit: int, begin_ms: int
 ) -> list[DeliveryRef]:
-    """The next rows of one class of an endpoint."""
+    """The next rows of one class of an endpoint; none is due before ``begin_ms``."""
     place = (partition_of(endpoint), endpoint, klass, limit)
     if after is None:
-        rows = await connection.fetch(WINDOW_SQL, *place)
+        rows = await connection.fetch(WINDOW_SQL, *place, begin_ms)
     else:
         rows = await connection.fetch(WINDOW_AFTER_SQL, *place, *after)
     return [Hot(*row).ref() for row in rows]

@@ -14,6 +14,7 @@ from ackpost.store.postgres.commit import apply
 from ackpost.store.postgres.connection import Connection, connect, make_pool
 from ackpost.store.postgres.faults import LOST, RACED, is_lost, mapped, store_error
 from ackpost.store.postgres.ledger import Ledger
+from ackpost.store.postgres.lowwater import LowWater
 from ackpost.store.postgres.migrating import migrate
 from ackpost.store.postgres.owning import own, release
 from ackpost.store.postgres.querying import Reader
@@ -56,6 +57,7 @@ class PostgresStore(Reads):
         self._new_salt = salt
         self._scan_rows_max = scan_rows_max
         self._readers_max = readers_max
+        self._low_water = LowWater()
         self._ledger: Ledger | None = None
         self._writer: Connection | None = None
         self._pool: Any = None
@@ -65,8 +67,7 @@ class PostgresStore(Reads):
     @property
     def last_ms(self) -> int:
         """The time of the newest position, or up to a second more after a crash; the store is open."""
-        assert self._ledger is not None
-        return self._ledger.last_position >> 20
+        return 0 if self._ledger is None else self._ledger.last_position >> 20
 
     # ---- ownership
 
@@ -150,7 +151,11 @@ class PostgresStore(Reads):
             _expect_commit(await connection.execute(_COMMIT))
         except BaseException as error:
             ledger.failed(newest_day)
-            if is_committing and (is_lost(error) or not isinstance(error, asyncpg.PostgresError)):
+            if not isinstance(error, Exception):
+                # Cancelled: whatever the server does now, nobody hears of it.
+                self._drop_writer()
+                raise
+            if is_committing and is_lost(error):
                 self._drop_writer()
                 raise StoreOutcomeUnknown("The database went away during a commit.") from error
             await self._undo(error)
@@ -177,7 +182,7 @@ class PostgresStore(Reads):
     async def _undo(self, error: BaseException) -> None:
         """Roll back, or drop the connection where that cannot be known to have worked."""
         writer = self._writer
-        if writer is None or writer.is_closed() or is_lost(error) or not isinstance(error, Exception):
+        if writer is None or writer.is_closed() or is_lost(error):
             self._drop_writer()
             return
         try:
