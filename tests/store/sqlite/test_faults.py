@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -281,3 +282,23 @@ def test_an_old_sqlite_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(StoreError, match="update apsw"):
         _open(tmp_path / "a.db")
     assert not (tmp_path / "a.db").exists()
+
+
+def test_commits_need_no_descriptor(tmp_path: Path) -> None:
+    """Where all file descriptors are used up, everything that opened before is stored, undone and read as ever."""
+
+    async def scenario() -> None:
+        world = await opened(tmp_path / "a.db")
+        _, hard = limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        refs = [ref for _ in range(20) for ref in await world.accept(100, size_bytes=1000)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                (tmp_path / "b").open("w")
+            refs += await world.accept(100, size_bytes=1000)
+            assert all((await world.deliver(refs)).applied)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        await world.store.close()
+
+    asyncio.run(scenario())

@@ -57,6 +57,7 @@ def _prepare(connection: apsw.Connection, path: str, busy_timeout_ms: int) -> No
     if connection.pragma("journal_mode", "wal") != "wal":
         raise StoreError(f"The database {path} lies where SQLite cannot use its write-ahead log; move it.")
     connection.pragma("synchronous", "full")
+    connection.pragma("temp_store", "memory")  # what undoes a statement needs no file: no descriptor, no room elsewhere
     connection.pragma("foreign_keys", 0)
     connection.pragma("cache_size", -_CACHE_KIB)
     connection.pragma("journal_size_limit", WAL_BYTES_MAX)
