@@ -21,11 +21,6 @@ WHERE i.inhparent = 'event'::regclass AND c.relname ~ '^event_\d+$' ORDER BY day
 """
 
 
-async def days_made(ledger: Ledger) -> list[int]:
-    """Give the days that have partitions, day -1 left out."""
-    return [row[0] for row in await ledger.all(SELECT_DAYS)]
-
-
 async def ensure_day(ledger: Ledger, day: int) -> None:
     """Make sure, inside the transaction, that rows of ``day`` have a place."""
     if day > ledger.newest_day:
@@ -33,14 +28,19 @@ async def ensure_day(ledger: Ledger, day: int) -> None:
 
 
 async def make_days(ledger: Ledger, day: int) -> None:
-    """Make the partitions of ``day`` and the days that follow."""
-    await ledger.one(LOCK_DAYS)
-    missing = sorted(set(range(day, day + DAYS_AHEAD + 1)).difference(await days_made(ledger)))
-    if missing:
+    """Make the partitions of ``day`` and the days that follow, where they are missing."""
+    if await _missing(ledger, day):
+        await ledger.one(LOCK_DAYS)
+        # Another node may have been faster.
         await ledger.execute("".join(
             f"CREATE TABLE {table}_{one} (LIKE {table} INCLUDING ALL);"
             f"ALTER TABLE {table} ATTACH PARTITION {table}_{one} FOR VALUES FROM ({one}) TO ({one + 1});"
-            for one in missing
+            for one in await _missing(ledger, day)
             for table in TABLES
         ))  # fmt: skip
     ledger.newest_day = max(ledger.newest_day, day)
+
+
+async def _missing(ledger: Ledger, day: int) -> list[int]:
+    made = {row[0] for row in await ledger.all(SELECT_DAYS)}
+    return [one for one in range(day, day + DAYS_AHEAD + 1) if one not in made]

@@ -58,7 +58,6 @@ DELETE FROM job WHERE position = ANY (ARRAY(SELECT position FROM job
 
 async def retain(ledger: Ledger, op: Retain) -> Retained:
     """Remove at most ``rows_max`` objects that are older than their cut-offs; nothing pending."""
-    await make_days(ledger, max(ledger.newest_day, op.now_ms // DAY_MS))
     change = Change(ledger, op.now_ms)
     removed = dict.fromkeys(("idempotency", "keys", "jobs", "events", "deliveries"), 0)
     left = op.rows_max
@@ -76,6 +75,8 @@ async def retain(ledger: Ledger, op: Retain) -> Retained:
     removed["events"], removed["deliveries"], more_events = await _remove_events(ledger, before, left)
     left -= removed["events"]
     await change.settle()
+    # Behind the rows, as accepts do it: both lock keys before they lock the days.
+    await make_days(ledger, max(ledger.newest_day, op.now_ms // DAY_MS))
     more = left == 0 or more_keys or more_events
     if not more:
         closed = await close_oldest(ledger, op.events_before_ms, op.rows_max, big_day)
