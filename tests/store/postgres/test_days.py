@@ -14,8 +14,8 @@ from ackpost.ports.operations import Accept, Accepted, DeliveriesChanged, NewEve
 from ackpost.store.postgres import PostgresStore
 from ackpost.store.postgres.closing import BIG_BYTES
 from ackpost.store.postgres.connection import connect
-from ackpost.store.postgres.days import SELECT_DAYS
-from ackpost.store.postgres.ledger import DAY_MS
+from ackpost.store.postgres.days import SELECT_DAYS, make_days
+from ackpost.store.postgres.ledger import DAY_MS, Ledger
 from ackpost.store.postgres.moves import DELETE_HISTORY, KEEP_INLINE
 from ackpost.testing.store_contract.world import World, target_of
 from tests.store.harnesses import PostgresHarness
@@ -194,6 +194,21 @@ def test_days_are_made_ahead_and_on_demand() -> None:
         assert (await world.event(event.position)).data == b'{"n":1}'
         world.later(-DAY_MS)
         assert (await world.one()).position > event.position
+
+    play(scenario)
+
+
+def test_two_nodes_make_one_day() -> None:
+    """An event of a new day waits for the node that is making that day, and finds it made."""
+
+    async def scenario(world: World, session: Any) -> None:
+        world.later(10 * DAY_MS)
+        await session.execute("BEGIN")
+        await make_days(Ledger(session), world.now_ms // DAY_MS)
+        publishing = asyncio.ensure_future(world.one())
+        await until_blocked(session)
+        await session.execute("COMMIT")
+        assert (await world.event((await publishing).position)).data == b'{"n":1}'
 
     play(scenario)
 

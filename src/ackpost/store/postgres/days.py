@@ -32,12 +32,12 @@ async def make_days(ledger: Ledger, day: int) -> None:
     if await _missing(ledger, day):
         await ledger.one(LOCK_DAYS)
         # Another node may have been faster.
-        await ledger.execute("".join(
-            f"CREATE TABLE {table}_{one} (LIKE {table} INCLUDING ALL);"
-            f"ALTER TABLE {table} ATTACH PARTITION {table}_{one} FOR VALUES FROM ({one}) TO ({one + 1});"
-            for one in await _missing(ledger, day)
-            for table in TABLES
-        ))  # fmt: skip
+        for one in await _missing(ledger, day):
+            await ledger.execute("".join(
+                f"CREATE TABLE {table}_{one} (LIKE {table} INCLUDING ALL);"
+                f"ALTER TABLE {table} ATTACH PARTITION {table}_{one} FOR VALUES FROM ({one}) TO ({one + 1});"
+                for table in TABLES
+            ))  # fmt: skip
     ledger.newest_day = max(ledger.newest_day, day)
 
 
