@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 from collections.abc import Sequence
@@ -121,6 +122,39 @@ def test_a_silent_resolver_holds_nobody_and_few_threads() -> None:
         assert asked == ["h0.example", "h1.example"]
         silence.set()
         assert await resolver.resolve("again.example") == ("192.0.2.1",)
+        resolver.close()
+
+    run(main)
+
+
+def test_names_that_never_answer_leave_the_threads_to_the_others() -> None:
+    """Once they were silent, many names asked for again and again hold up no other, and are tried all the same."""
+
+    async def main() -> None:
+        silence = threading.Event()
+        asked: list[str] = []
+
+        def look(host: str) -> Sequence[str]:
+            asked.append(host)
+            if host.startswith("silent") and not silence.is_set():
+                silence.wait(0.3)
+                raise socket.gaierror(socket.EAI_AGAIN, "x")
+            return ("192.0.2.1",)
+
+        resolver = SystemResolver(lookup=look, threads=4, timeout_s=0.1, cache_s=0)
+        names = [f"silent{number}.example" for number in range(4)]
+        assert {(await _failure(resolver, name)).code for name in names} == {"dns_error"}
+        again = [asyncio.create_task(_failure(resolver, name)) for name in names * 2]
+        for number in range(20):
+            assert await resolver.resolve(f"good{number}.example") == ("192.0.2.1",)
+        assert {failure.code for failure in await asyncio.gather(*again)} == {"dns_error"}
+        silence.set()
+        for name in names:
+            asked.clear()
+            while not asked:
+                with contextlib.suppress(AttemptFailed):
+                    await resolver.resolve(name)
+        assert await resolver.resolve(names[0]) == ("192.0.2.1",)
         resolver.close()
 
     run(main)

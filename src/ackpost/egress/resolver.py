@@ -15,6 +15,7 @@ from ackpost.core.outcome import DNS_ERROR, LOCAL_ERROR
 from ackpost.egress.failures import AttemptFailed, dns_failure
 
 _CACHED_NAMES_MAX: Final = 4_096
+_SILENT_SHARE: Final = 4
 
 Lookup = Callable[[str], Sequence[str]]
 
@@ -42,6 +43,9 @@ def look_up(host: str) -> Sequence[str]:
 class SystemResolver:
     """``getaddrinfo`` in a bounded pool of threads; equal names asked for at once share one look-up.
 
+    A look-up that gets no answer holds its thread for as long as the system pleases. So names that got none the last
+    time have a few threads of their own (a quarter as many more) until they are answered again.
+
     Args:
         threads: how many look-ups run at once; more wait, inside their time limit.
         timeout_s: limit of one look-up, its wait for a thread included.
@@ -54,6 +58,10 @@ class SystemResolver:
         self, *, threads: int = 8, timeout_s: float = 5.0, cache_s: float = 5.0, lookup: Lookup = look_up
     ) -> None:
         self._threads = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="ackpost-dns")
+        self._silent_threads = ThreadPoolExecutor(
+            max_workers=max(1, threads // _SILENT_SHARE), thread_name_prefix="ackpost-dns-silent"
+        )
+        self._silent: dict[str, None] = {}
         self._timeout_s = timeout_s
         self._cache_s = cache_s
         self._lookup = lookup
@@ -80,7 +88,8 @@ class SystemResolver:
         """See ``Resolver.close``; look-ups under way end in their threads, unheard."""
         for task in self._running.values():
             task.cancel()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._silent_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def _ask(self, host: str) -> Sequence[str] | AttemptFailed:
         answer = await self._ask_in_thread(host)
@@ -92,17 +101,25 @@ class SystemResolver:
         return answer
 
     async def _ask_in_thread(self, host: str) -> Sequence[str] | AttemptFailed:
-        job = self._threads.submit(self._lookup, host)
+        was_silent = host in self._silent
+        job = (self._silent_threads if was_silent else self._threads).submit(self._lookup, host)
         waiter = asyncio.wrap_future(job)
         await asyncio.wait({waiter}, timeout=self._timeout_s)
         if not waiter.done():
             never_began = job.cancel()
             waiter.cancel()
-            if never_began:
+            if never_began and not was_silent:
                 return AttemptFailed(LOCAL_ERROR, "all threads for look-ups are busy", phase="dns")
+            self._note_silence(host)
             return AttemptFailed(DNS_ERROR, f"the resolver did not answer within {self._timeout_s:g} s", phase="dns")
+        self._silent.pop(host, None)
         try:
             addresses = waiter.result()
         except OSError as error:
             return dns_failure(error)
         return addresses or AttemptFailed(DNS_ERROR, "the host name has no address", phase="dns")
+
+    def _note_silence(self, host: str) -> None:
+        if len(self._silent) >= _CACHED_NAMES_MAX:
+            self._silent.pop(next(iter(self._silent)))
+        self._silent[host] = None
