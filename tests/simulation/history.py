@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tests.simulation.loop import Process
+
+if TYPE_CHECKING:
+    from tests.simulation.network import Exchange
 
 
 class Violation(AssertionError):
@@ -31,6 +35,11 @@ class Send:
     done_ms: int | None = None
     told: bool = False
     """The engine got the answer."""
+    lines: bytes = b""
+    begun_s: float = 0.0
+    timeout_s: float = 0.0
+    writes: int = 0
+    exchange: Exchange | None = None
 
     @property
     def under_way(self) -> bool:

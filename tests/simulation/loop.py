@@ -14,7 +14,7 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 _PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
@@ -22,6 +22,21 @@ _PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("proce
 
 class Stuck(AssertionError):
     """Nothing is left that could ever happen, and the main task waits."""
+
+
+def process_here() -> Process | None:
+    """Give the process that this code belongs to."""
+    return _PROCESS.get()
+
+
+class Network(Protocol):
+    """Where connections come from."""
+
+    async def connect(self, factory: Callable[[], Any], ip: str, port: int) -> tuple[Any, Any]:
+        """See ``loop.create_connection``."""
+
+    async def start_tls(self, transport: Any, protocol: Any) -> Any:
+        """See ``loop.start_tls``."""
 
 
 class Process:
@@ -50,6 +65,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.random = random.Random(seed)
         self.before: Callable[[Process], None] | None = None
         self.on_error: Callable[[dict[str, Any]], None] | None = None
+        self.network: Network | None = None
         self.shuffling = True
         self.steps = 0
         self._now_s = 0.0
@@ -84,6 +100,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
         self.call_soon(run)
         return future
+
+    async def create_connection(self, factory: Any, host: Any = None, port: Any = None, **given: Any) -> Any:  # type: ignore[override] # what is used of it
+        """Ask the simulated network."""
+        assert self.network is not None
+        return await self.network.connect(factory, host, port)
+
+    async def start_tls(self, transport: Any, protocol: Any, sslcontext: Any, **given: Any) -> Any:
+        """Ask the simulated network."""
+        assert self.network is not None
+        return await self.network.start_tls(transport, protocol)
 
     def run_once(self) -> None:
         """One turn: move the time if nothing is ready, then run what is."""

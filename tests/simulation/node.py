@@ -8,10 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ackpost.core.decision import Decision
-from ackpost.core.ids import parse_id
 from ackpost.core.model import Endpoint
-from ackpost.core.outcome import Outcome
-from ackpost.core.target import Target
 from ackpost.engine.engine import Engine, EngineLimits
 from ackpost.engine.housekeeping import Housekeeping, Retention
 from ackpost.engine.request import RequestBuilder
@@ -20,9 +17,10 @@ from ackpost.errors import StoreBusy, StoreError, StoreFull, StoreOutcomeUnknown
 from ackpost.ports.operations import Interrupt, Interrupted, Mark
 from ackpost.ports.store import Store
 from ackpost.service.context import Options, Services
-from tests.simulation.history import Send, Violation
+from tests.simulation.history import Violation
 from tests.simulation.loop import Process
 from tests.simulation.mirror import MirroredStore
+from tests.simulation.transports import ModelTransport, WireTransport
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -203,71 +201,6 @@ class NodeSlots:
         """Nothing to release."""
 
 
-class Flight:
-    """A request under way in the simulated network."""
-
-    def __init__(self) -> None:
-        self.aborted = False
-
-    def abort(self) -> None:
-        """Never call back."""
-        self.aborted = True
-
-
-class NodeTransport:
-    """Sends to the world's models, and shows each request to the checks first."""
-
-    def __init__(self, world: World, process: Process) -> None:
-        self._world = world
-        self._process = process
-
-    def send(
-        self, target: Target, headers: bytes, body: bytes, timeout_s: float, on_done: Callable[[Outcome], None]
-    ) -> Flight:
-        """Start one request."""
-        flight, world, process = Flight(), self._world, self._process
-        if not process.alive:
-            return flight
-        send = self._read(target, headers, body)
-        world.checks.on_send(send)
-        world.history.add(send)
-        answer = world.models[send.endpoint].answer(world.loop.time(), timeout_s)
-
-        def finish() -> None:
-            send.code, send.status_code = answer.outcome.code, answer.outcome.status_code
-            send.done_ms = world.now_ms()
-            if process.alive and not flight.aborted:
-                world.loop.call_soon(tell, context=process.context)
-
-        def tell() -> None:
-            send.told = True
-            world.checks.on_answer(send, answer.outcome.retry_after)
-            on_done(answer.outcome)
-
-        world.loop.call_later(answer.delay_s, finish, context=world.context)
-        world.request_left(send)
-        return flight
-
-    async def close(self) -> None:
-        """There are no connections."""
-
-    def _read(self, target: Target, headers: bytes, body: bytes) -> Send:
-        lines = [line.partition(": ") for line in headers.decode("latin-1").split("\r\n") if line]
-        named = {name.lower(): value for name, _, value in lines}
-        world = self._world
-        text = named.get("webhook-id") or named["x-webhook-id"]
-        event = parse_id("evt", text, world.salt)
-        if event is None:
-            raise Violation(f"a request with a malformed id: {text}")
-        endpoint = world.endpoint_of_path[target.path_query]
-        delivery, round_ = world.delivery_of(event, endpoint)
-        return Send(
-            at_ms=world.now_ms(), process=self._process, endpoint=endpoint, event=event, delivery=delivery,
-            round=round_, number=int(named["ackpost-attempt"]), is_test="ackpost-test" in named, headers=named,
-            body=body,
-        )  # fmt: skip
-
-
 class Node:
     """A process that serves. ``died`` is done when it was killed or ended itself."""
 
@@ -291,8 +224,9 @@ class Node:
         entropy = NodeEntropy(random.Random(world.random.random()))
         incarnation = await store.open(node=self.name, now_ms=clock.now_ms(), lease_ms=LEASE_MS)
         self.writer = Writer(store, clock, telemetry, incarnation=incarnation, node=self.name)
+        self._transport = self._make_transport()
         self.engine = Engine(
-            store, self.writer, NodeTransport(world, self.process), clock, entropy, telemetry, self._slots,
+            store, self.writer, self._transport, clock, entropy, telemetry, self._slots,
             make_builder=self._make_builder, limits=EngineLimits(slots=world.slots, host_cap=world.host_cap),
             on_fatal=self._on_fatal,
         )  # fmt: skip
@@ -331,7 +265,14 @@ class Node:
         await self._housekeeping.stop()
         await self.engine.drain(DRAIN_S)
         await self.writer.stop()
+        await self._transport.close()
         await self._store.close()
+
+    def _make_transport(self) -> ModelTransport | WireTransport:
+        network = self.world.network
+        if network is None:
+            return ModelTransport(self.world, self.process)
+        return WireTransport(self.world, self.process, network)
 
     def _make_builder(self, endpoint: Endpoint) -> RequestBuilder:
         return RequestBuilder(endpoint, salt=self._store.salt, user_agent="Ackpost/0", allow_http=False)

@@ -40,6 +40,7 @@ def _acknowledge_before_the_commit(patch: Patch) -> None:
 
 def _repeat_what_may_be_durable(patch: Patch) -> None:
     """A commit of unknown outcome is taken for one that failed."""
+
     class Never(Exception):
         pass
 

@@ -24,7 +24,11 @@ from tests.simulation.history import History, Send, Violation
 from tests.simulation.loop import Process, VirtualLoop, run
 from tests.simulation.mirror import MirroredStore
 from tests.simulation.models import KINDS, Model
+from tests.simulation.network import Network
 from tests.simulation.node import LEASE_MS, START_MS, Node
+from tests.simulation.receivers import KINDS as WIRE_KINDS
+from tests.simulation.receivers import Receiver
+from tests.simulation.wire import Wire
 
 SETTLE_S = 3600.0
 _MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -37,7 +41,7 @@ FORMATS = ("standard", "standard", "store", "flat", "bare")
 class World:
     """Everything of one run. ``violation`` is the first promise that was broken."""
 
-    def __init__(self, seed: int, *, sqlite: bool = False) -> None:
+    def __init__(self, seed: int, *, sqlite: bool = False, wire: bool | None = None) -> None:
         self.seed = seed
         self._folder = tempfile.TemporaryDirectory(prefix="ackpost-world-", dir=_MEMORY) if sqlite else None
         self._mirrors: list[MirroredStore] = []
@@ -64,6 +68,12 @@ class World:
         self.slots = rng.choice([4, 20, 1000])
         self.host_cap = rng.choice([2, 100, 100])
         self.chaos_s = rng.uniform(20, 90)
+        self.idle_s = rng.choice([0.5, 3.0, 30.0])
+        self.connect_s = rng.choice([0.5, 2.0, 5.0])
+        self.network: Network | None = None
+        if rng.random() < 0.6 if wire is None else wire:
+            wires = Wire(self.loop, random.Random(rng.getrandbits(64)), self.context)
+            self.network = self.loop.network = Network(self, wires)
         self.healed = False
         self.violation: BaseException | None = None
         self._over: asyncio.Future[None]
@@ -168,6 +178,8 @@ class World:
         if not process.alive:
             return
         process.alive = False
+        if self.network is not None:
+            self.network.wire.kill(process)
         for delivery in {mark.delivery for mark in self.slot_file.values()}:
             self.history.in_flight_at_crash[delivery] += 1
         for node in self.nodes:
@@ -280,7 +292,7 @@ class World:
         self.salt = store.salt
         (default,) = self.state.tenants
         self.tenants = [default]
-        kinds = ["good", *rng.choices(KINDS, k=rng.randint(1, 4))]
+        kinds = ["good", *rng.choices(KINDS if self.network is None else WIRE_KINDS, k=rng.randint(1, 4))]
         for number, kind in enumerate(kinds):
             path = f"/e{number}"
             host = "shared" if rng.random() < 0.3 else f"h{number}"
@@ -295,11 +307,18 @@ class World:
             (saved,) = await store.commit([ops.CreateEndpoint(endpoint, 1000)])
             assert isinstance(saved, ops.EndpointSaved)
             position = saved.endpoint.position
-            self.models[position] = Model(kind, random.Random(rng.random()), self.chaos_s)
+            self._add_receiver(position, kind, host, path)
             self.endpoint_of_path[path] = position
             self.secrets[position] = [text]
             self.history.seen[f"model {kind}"] += 1
         await store.close()
+
+    def _add_receiver(self, position: int, kind: str, host: str, path: str) -> None:
+        rng = random.Random(self.random.getrandbits(64))
+        if self.network is None:
+            self.models[position] = Model(kind, rng, self.chaos_s)
+        else:
+            self.network.site(f"{host}.example").receivers[path] = Receiver(kind, rng, self.chaos_s)
 
     def _policy(self) -> dict[str, Any]:
         rng = self.random
@@ -400,6 +419,8 @@ class World:
         try:
             run(self.loop, self._main())
         finally:
+            if self.network is not None:
+                self.network.wire.close()
             for mirrored in self._mirrors:
                 mirrored.abandon()
             if self._folder is not None:

@@ -71,8 +71,8 @@ class HttpClient:
         self._hosts: dict[str, _Host] = {}
         self._starved: dict[str, _Host] = {}  # hosts with waiting requests that only the bound in all holds back
         self._idle: dict[Connection, None] = {}  # of all hosts, longest idle first
-        self._connections: set[Connection] = set()
-        self._dials: set[asyncio.Task[Connection | AttemptFailed]] = set()
+        self._connections: dict[Connection, None] = {}  # in order, so that closing is, too
+        self._dials: dict[asyncio.Task[Connection | AttemptFailed], None] = {}
         self._open = 0
         self._closed = False
         self._all_lost = asyncio.Event()
@@ -155,7 +155,7 @@ class HttpClient:
     def lost(self, connection: Connection) -> None:
         """A socket is gone: somebody else may open one."""
         if connection in self._connections:
-            self._connections.discard(connection)
+            del self._connections[connection]
             self._gone(self._hosts[connection.key])
 
     # --- opening ----------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class HttpClient:
         self._open += 1
         request.begin(self._loop.time())
         request.dial = task = self._loop.create_task(self._connect(host, request))
-        self._dials.add(task)
+        self._dials[task] = None
         task.add_done_callback(partial(self._dialled, host, request))
 
     async def _connect(self, host: _Host, request: Request) -> Connection | AttemptFailed:
@@ -190,7 +190,7 @@ class HttpClient:
             request.dns_ms, request.connect_ms, request.tls_ms = dial.dns_ms, dial.connect_ms, dial.tls_ms
 
     def _dialled(self, host: _Host, request: Request, task: asyncio.Task[Connection | AttemptFailed]) -> None:
-        self._dials.discard(task)
+        self._dials.pop(task, None)
         if task.cancelled():
             self._gone(host)
             return
@@ -198,7 +198,7 @@ class HttpClient:
         failure = result.early_failure() if isinstance(result, Connection) else result
         if isinstance(result, Connection):
             if failure is None and not request.done and not self._closed:
-                self._connections.add(result)
+                self._connections[result] = None
                 result.start(request, self._loop.time())
                 return
             result.abort()

@@ -105,23 +105,22 @@ class Dialer:
     async def _race(self, addresses: Sequence[str], port: int, factory: Callable[[], Connection]) -> Connection:
         """Try each address, the next one when the one before failed or is silent for a moment. Source: RFC 8305."""
         waiting = list(reversed(addresses))
-        tasks: set[asyncio.Task[Connection]] = set()
+        tasks: list[asyncio.Task[Connection]] = []
         failures: list[AttemptFailed] = []
         try:
             while waiting or tasks:
                 if waiting:
-                    tasks.add(asyncio.create_task(self._connect(waiting.pop(), port, factory)))
+                    tasks.append(asyncio.create_task(self._connect(waiting.pop(), port, factory)))
                 pause_s = NEXT_ADDRESS_AFTER_S if waiting else None
                 done, _ = await asyncio.wait(tasks, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
+                for task in [one for one in tasks if one in done]:
+                    tasks.remove(task)
                     error = task.exception()
                     if error is None:
-                        tasks.discard(task)
                         return task.result()
                     if not isinstance(error, AttemptFailed):
                         raise error
                     failures.append(error)
-                tasks -= done
         finally:
             for task in tasks:
                 task.cancel()
