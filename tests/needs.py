@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 LOOP_CONTROL = Path("/dev/loop-control")
+_CAP_SYS_ADMIN = 1 << 21
 
 
 def _need(found: bool, what: str, *, in_ci: bool = True) -> None:
@@ -32,8 +33,18 @@ def need_root() -> None:
     _need(os.geteuid() == 0, "root, who may mount file systems", in_ci=False)
 
 
+def _may_mount() -> bool:
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    effective = next((line.split()[1] for line in status if line.startswith("CapEff:")), "0")
+    return bool(int(effective, 16) & _CAP_SYS_ADMIN)
+
+
 def need_loop_devices() -> None:
-    """Require root and loop devices: no setup of a CI machine brings them, so there too their lack is only told."""
+    """Require root and loop devices: no setup of a CI machine brings them, so there too their lack is only told.
+
+    Where they are, a mount that is not allowed is CI's failure.
+    """
     need_root()
     _need(LOOP_CONTROL.exists(), "loop devices (/dev/loop-control)", in_ci=False)
+    _need(_may_mount(), "the right to mount file systems (CAP_SYS_ADMIN)")
     need_program("mkfs.ext4", "e2fsprogs")

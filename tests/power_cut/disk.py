@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 _MEMORY: Final = Path("/dev/shm")  # the file itself must not be what is slow
+_PREFIX: Final = "ackpost-disk-"
 _MOUNT: Final = ("-o", "loop,noatime,commit=300")
 """Nothing reaches the disk by age within five minutes: what is not flushed by the server is lost for certain."""
 
@@ -66,16 +68,29 @@ class Disk:
 @contextlib.contextmanager
 def new_disk(size_mib: int = 192) -> Iterator[Disk]:
     """Make an empty one; it is removed whatever happens. Its users must have ended by then."""
-    folder = Path(tempfile.mkdtemp(prefix="ackpost-disk-", dir=_MEMORY))
+    _sweep()
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_MEMORY))
     mounted = folder / "mounted"
     mounted.mkdir()
     try:
         yield Disk(folder, mounted, size_mib)
     finally:
-        if mounted.is_mount():
-            # Whoever still holds a file there keeps the loop device until its end, and no longer.
-            _run("umount", "--lazy", str(mounted))
-        shutil.rmtree(folder)
+        _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    if (folder / "mounted").is_mount():
+        # Whoever still holds a file there keeps the loop device until its end, and no longer.
+        _run("umount", "--lazy", str(folder / "mounted"))
+    shutil.rmtree(folder)
+
+
+def _sweep() -> None:
+    """Remove what processes left behind that were killed."""
+    for folder in _MEMORY.glob(f"{_PREFIX}*"):
+        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if owner.isdigit() and not Path("/proc", owner).exists():
+            _remove(folder)
 
 
 def _run(*command: str) -> None:
