@@ -160,6 +160,65 @@ def test_troubles_are_told_and_end(fault: StoreError, code: str, retry_after_s: 
     play(story)
 
 
+def _recorded(store: Broken) -> list[int]:
+    """How many results each group held that held any."""
+    return [len(one.decisions) for group in store.groups for one in group if isinstance(one, ops.Record)]
+
+
+def test_results_that_nobody_waits_for_wait_for_each_other_a_moment() -> None:
+    """Answers spread over half a second take a commit every 25 ms, not one each; none waits longer."""
+
+    async def story(rig: Rig) -> None:
+        rig.wire.reply = lambda _: (0.1 + 0.005 * len(rig.wire.requests), answer())
+        endpoints = [await rig.endpoint(f"/{number}") for number in range(100)]
+        store = Broken(rig)
+        await rig.publish(*endpoints)
+        await rig.until(lambda: len(rig.wire.requests) == 100)
+        began_s = rig.loop.time()
+        await rig.until(lambda: sum(_recorded(store)) == 100)
+        assert 100 / len(_recorded(store)) > 4
+        assert rig.loop.time() - began_s < 0.1 + 0.5 + 2 * writers.LINGER_S
+
+    play(story)
+
+
+def test_results_go_with_the_next_request() -> None:
+    """A request waits for no results, and takes along those that are there."""
+
+    async def story(rig: Rig) -> None:
+        rig.wire.reply = lambda _: (0.01, answer())
+        endpoint = await rig.endpoint()
+        store = Broken(rig)
+        await rig.publish(endpoint)
+        await rig.pass_s(0.01 + writers.LINGER_S / 2)
+        assert _recorded(store) == []
+        operation = await _accept(rig)
+        began_s = rig.loop.time()
+        await rig.submit(operation)
+        assert rig.loop.time() == began_s
+        assert len(store.groups[-1]) == 2
+        assert _recorded(store) == [1]
+
+    play(story)
+
+
+@pytest.mark.parametrize("why", ["a test", "order", "enough"])
+def test_a_result_that_something_waits_for_is_stored_at_once(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next of a key, whoever asked for a test, and as many results as are worth a commit wait for nothing."""
+    monkeypatch.setattr(writers, "RESULTS_WORTH_A_COMMIT", 1 if why == "enough" else 500)
+
+    async def story(rig: Rig) -> None:
+        rig.wire.reply = lambda _: (0.01, answer())
+        endpoint = await rig.endpoint(ordering="by-key" if why == "order" else "best-effort")
+        store = Broken(rig)
+        trigger = "test" if why == "a test" else "schedule"
+        await rig.publish(endpoint, key="k" if why == "order" else None, trigger=trigger)
+        await rig.pass_s(0.01 + writers.LINGER_S / 2)
+        assert _recorded(store) == [1]
+
+    play(story)
+
+
 def test_results_outlive_a_full_disk_and_delivery_goes_on() -> None:
     """Nothing is sent twice: what was answered while the disk was full is stored when there is room (R6)."""
 

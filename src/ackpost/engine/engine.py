@@ -322,7 +322,7 @@ class Engine:
         lane.finished(decision, outcome)
         if view.circuit.state != before:
             self._telemetry.circuit(lane.endpoint, view.circuit.state)
-        self._writer.record(decision)
+        self._writer.record(decision, urgent=ref.ordered or ref.trigger == "test")
         self.dispatcher.finished(lane, host, troubled=troubled)
         if self._draining and not self._flights:
             self._drained.set()

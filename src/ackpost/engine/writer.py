@@ -34,6 +34,9 @@ QUEUE_BYTES_MAX: Final = 64 * 1024 * 1024
 RESULTS_A_GROUP_MAX: Final = 1000
 GATHER_TURNS_MAX: Final = 4
 """Turns of the event loop that a group may grow in before it is committed; it takes one that brings nothing to end."""
+RESULTS_WORTH_A_COMMIT: Final = 500
+LINGER_S: Final = 0.025
+"""So long results that nobody waits for may wait for a request to share its commit, or for so many of their kind."""
 
 TROUBLE_PAUSE_S: Final = 0.25
 STOP_S: Final = 4.0
@@ -79,6 +82,8 @@ class Writer:
         self._queue_bytes = 0
         self._decisions: list[Decision] = []
         self._wake: asyncio.Event = asyncio.Event()
+        self._ripe: asyncio.Event = asyncio.Event()
+        """Something is queued that somebody waits for, or that is worth a commit of its own."""
         self._stopping = False
         self._stop_deadline_s = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -109,11 +114,14 @@ class Writer:
         self._queue.append((operation, waiter))
         self._queue_bytes += size_bytes
         self._wake.set()
+        self._ripe.set()
 
-    def record(self, decision: Decision) -> None:
-        """Queue the result of an attempt; it is kept until it is stored."""
+    def record(self, decision: Decision, *, urgent: bool = False) -> None:
+        """Queue the result of an attempt; it is kept until it is stored. ``urgent``: something waits for that."""
         self._decisions.append(decision)
         self._wake.set()
+        if urgent or len(self._decisions) >= RESULTS_WORTH_A_COMMIT:
+            self._ripe.set()
 
     @property
     def unrecorded(self) -> int:
@@ -130,6 +138,7 @@ class Writer:
         self._stop_deadline_s = self._clock.monotonic() + STOP_S
         self._stopping = True
         self._wake.set()
+        self._ripe.set()
         if self._task is not None:
             await self._task
 
@@ -139,7 +148,9 @@ class Writer:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._queue or self._decisions:
+                    await self._linger()
                     await self._gather()
+                    self._ripe.clear()
                     await self._commit_group()
                 if self._stopping:
                     return
@@ -150,6 +161,15 @@ class Writer:
             if self.observer is None:
                 raise
             self.observer.on_fatal(error)
+
+    async def _linger(self) -> None:
+        """Let results alone wait a moment: few results of many endpoints change nearly as many pages as many do."""
+        ripe = self._queue or len(self._decisions) >= RESULTS_WORTH_A_COMMIT or self._ripe.is_set()
+        if ripe or self._stopping:
+            return
+        timer = asyncio.get_running_loop().call_later(LINGER_S, self._ripe.set)
+        await self._ripe.wait()
+        timer.cancel()
 
     async def _gather(self) -> None:
         """Let requests and answers that are here already be read, so that they join the group; waits for none to come.
