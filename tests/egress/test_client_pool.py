@@ -119,6 +119,20 @@ def test_a_connection_closed_while_idle_is_replaced(loop: str, script: str) -> N
     run(main, loop)
 
 
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("script", ["200,reset,200", "200,close,200", "200,reset:header,200", "200,garbage,200"])
+def test_what_was_written_is_never_written_again(loop: str, script: str) -> None:
+    """A used connection that is lost behind a request is a failed attempt: the policy decides on the next."""
+
+    async def main() -> None:
+        async with pair(script) as (client, server):
+            codes = [(await post(client, server.url())).code for _ in range(2)]
+            assert (codes[0], codes[1] == "delivered") == ("delivered", False)
+            assert (len(server.requests), server.connections) == (2, 1)
+
+    run(main, loop)
+
+
 def _answer_and_close(listener: socket.socket, count: int) -> None:
     """Answer ``count`` connections once each, the answer and the end of stream in one packet."""
     for _ in range(count):

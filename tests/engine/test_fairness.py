@@ -71,6 +71,21 @@ def test_a_host_is_never_asked_for_more_than_its_cap() -> None:
     play(story, host_cap=5)
 
 
+def test_endpoints_of_a_host_take_turns() -> None:
+    """Where one endpoint's backlog fills all places of a host, another one's few events get every second of them."""
+
+    async def story(rig: Rig) -> None:
+        great, small = [await rig.endpoint(name, host="one", max_in_flight=50) for name in ("/great", "/small")]
+        await rig.publish(great, count=400)
+        await rig.until(lambda: len(rig.wire.to("/great")) > 20)
+        before = len(rig.wire.to("/great"))
+        await rig.publish(small, count=20)
+        await rig.until(lambda: len(rig.wire.to("/small")) == 20)
+        assert len(rig.wire.to("/great")) - before < 40
+
+    play(story, host_cap=4)
+
+
 def test_a_place_that_a_woken_lane_does_not_use_goes_to_the_next() -> None:
     """A lane that was paused while it waited for its host does not keep the next one waiting."""
 

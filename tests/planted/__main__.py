@@ -1,12 +1,14 @@
 """``make ablation``: plant each fault in a copy of the tree, and fail unless the tests it names notice.
 
 The sound tree must be green for the same tests first, so that a fault is never "noticed" by a test that fails anyway.
+Nor is it noticed by a test that cannot be collected, that hangs, or that ends because the fault is no valid code.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,12 +18,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tests.planted.plants import ROOT, Plant, planted, plants
 
 TEST_S: Final = 300.0
 SOUND_S: Final = 1800.0
+_HUNG: Final = -1
+_INVALID_CODE: Final = re.compile(r"^FAILED .* - (NameError|UnboundLocalError|ImportError|SyntaxError)\b", re.MULTILINE)
 COPIED: Final = ("src", "tests", "docs", "pyproject.toml", "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "Makefile")
 
 
@@ -53,30 +57,43 @@ class Copy:
 
     def run(self, tests: list[str], within_s: float = TEST_S) -> tuple[int, str]:
         """Run tests until one fails; give pytest's exit code and its output."""
-        environment = {**os.environ, "PYTHONPATH": str(self.root / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+        settings = {"PYTHONPATH": str(self.root / "src"), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "300"}
+        environment = {**os.environ, **settings}
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", *tests]
         try:
             ended = subprocess.run(
                 command, cwd=self.root, env=environment, capture_output=True, text=True, timeout=within_s, check=False
             )
         except subprocess.TimeoutExpired:
-            return 1, f"FAILED {tests[0]} - it hung for {within_s:.0f} s"
+            return _HUNG, f"it did not end within {within_s:.0f} s"
         return ended.returncode, ended.stdout + ended.stderr
 
 
-def verdict(copy: Copy, plant: Plant) -> str | None:
-    """None when each test noticed the fault; else what went wrong."""
+class Verdict(NamedTuple):
+    """What came of one plant: ``wrong`` is None when each test noticed; ``not_run`` are those this machine skips."""
+
+    wrong: str | None
+    not_run: tuple[str, ...] = ()
+
+
+def judge(copy: Copy, plant: Plant) -> Verdict:
+    """Plant a fault and run its tests, one by one."""
+    skipped: list[str] = []
     try:
         with copy.with_fault(plant):
             for test in plant.tests:
                 code, output = copy.run([test])
-                if code == 0:
-                    return f"{test} stays green"
-                if code != 1 or "FAILED " not in output:
-                    return f"{test} did not run (pytest's code {code}):\n{output[-2000:]}"
+                if code == 0 and " skipped" in output and " passed" not in output:
+                    skipped.append(test)
+                elif code == 0:
+                    return Verdict(f"{test} stays green")
+                elif code != 1 or "FAILED " not in output or _INVALID_CODE.search(output):
+                    return Verdict(f"{test} fails for another reason (pytest's code {code}):\n{output[-2000:]}")
     except (ValueError, SyntaxError) as error:
-        return f"the plant does not fit: {error}"
-    return None
+        return Verdict(f"the plant does not fit: {error}")
+    if len(skipped) == len(plant.tests):
+        return Verdict("all of its tests are skipped here")
+    return Verdict(None, tuple(skipped))
 
 
 def main() -> int:
@@ -129,13 +146,15 @@ def _plant_all(copies: list[Copy], chosen: dict[str, Plant]) -> int:
         name, plant = item
         copy, began = free.pop(), time.monotonic()
         try:
-            wrong = verdict(copy, plant)
+            wrong, not_run = judge(copy, plant)
         finally:
             free.append(copy)
-        noticed = f"noticed by {', '.join(plant.tests)}" if wrong is None else f"NOT NOTICED: {wrong}"
-        print(f"{plant.promise:<4} {name:<32} {time.monotonic() - began:5.0f} s  {noticed}", flush=True)
+        noticed = ", ".join(f"{test} (skipped here)" if test in not_run else test for test in plant.tests)
+        seen = noticed if wrong is None else f"NOT NOTICED: {wrong}"
+        print(f"{plant.promise:<8} {name:<32} {time.monotonic() - began:7.1f}  {seen}", flush=True)
         return wrong is None
 
+    print(f"{'promise':<8} {'fault':<32} {'seconds':>7}  noticed by")
     with ThreadPoolExecutor(len(copies)) as pool:
         return list(pool.map(work, chosen.items())).count(False)
 

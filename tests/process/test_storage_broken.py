@@ -36,32 +36,30 @@ def test_a_failed_flush_ends_the_server_and_loses_nothing(
     order = tmp_path / "order"
     environment = {"LD_PRELOAD": str(shim), "BROKEN_DISK": str(order)}
     path = f"/{file}"
-    with (
-        Server(tmp_path, environment=environment) as server,
-        Publishers(server, "broken.disk", connections=8, padding_bytes=5_000) as publishers,
-    ):
+    with Server(tmp_path, environment=environment) as server:
         server.endpoint(receiver.hook(path), "broken.disk", policy=POLICY)
-        receiver.wait(path, 50)
-        order.with_name("next").write_text(file, encoding="utf-8")
-        order.with_name("next").rename(order)
-        code, complaint = server.wait()
-        acknowledged = dict(publishers.acknowledged)
-        assert not order.exists()
-        assert code == 1
-        assert complaint[-1].startswith("ackpost: the server had to stop: The disk did not keep what was written")
-        assert "Input/output error" in complaint[-1]
-        assert [line for line in complaint if "Traceback" in line] == []
-        assert acknowledged == publishers.acknowledged, "somebody was answered after the server's end"
-        server.start()
-        stored = books.events(server, "broken.disk")
-        assert {uid: stored[uid]["id"] for uid in acknowledged} == acknowledged
-        until(lambda: len(publishers.acknowledged) > len(acknowledged) + 50, "publishing goes on")
-        publishers.stop()
-        until(lambda: books.count(server.database, "delivery") == 0, "everything delivered")
-        requests = Counter(request.header("webhook-id") for request in receiver.seen(path))
-        assert requests.keys() >= set(publishers.acknowledged.values())
-        assert books.rows(server.database, "PRAGMA integrity_check") == [("ok",)]
-        again = requests.total() - len(requests)
-        print(f"\nfailed flush of {file}: acknowledged {len(publishers.acknowledged)}, lost 0, sent again {again}")
-        print(f"refusals: {publishers.refusals}")
-        assert server.stop() == 0
+        with Publishers(server, "broken.disk", connections=8, padding_bytes=5_000) as publishers:
+            receiver.wait(path, 50)
+            order.with_name("next").write_text(file, encoding="utf-8")
+            order.with_name("next").rename(order)
+            code, complaint = server.wait()
+            acknowledged = dict(publishers.acknowledged)
+            assert not order.exists()
+            assert code == 1
+            assert complaint[-1].startswith("ackpost: the server had to stop: The disk did not keep what was written")
+            assert "Input/output error" in complaint[-1]
+            assert [line for line in complaint if "Traceback" in line] == []
+            assert acknowledged == publishers.acknowledged, "somebody was answered after the server's end"
+            server.start()
+            stored = books.events(server, "broken.disk")
+            assert {uid: stored[uid]["id"] for uid in acknowledged} == acknowledged
+            until(lambda: len(publishers.acknowledged) > len(acknowledged) + 50, "publishing goes on")
+            publishers.stop()
+            until(lambda: books.count(server.database, "delivery") == 0, "everything delivered")
+            requests = Counter(request.header("webhook-id") for request in receiver.seen(path))
+            assert requests.keys() >= set(publishers.acknowledged.values())
+            assert books.rows(server.database, "PRAGMA integrity_check") == [("ok",)]
+            again = requests.total() - len(requests)
+            print(f"\nfailed flush of {file}: acknowledged {len(publishers.acknowledged)}, lost 0, sent again {again}")
+            print(f"refusals: {publishers.refusals}")
+            assert server.stop() == 0

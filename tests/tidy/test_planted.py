@@ -54,17 +54,20 @@ def test_a_fault_is_noticed_and_a_harmless_change_is_not() -> None:
 
 def test_a_plant_that_no_test_notices_fails(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A change that breaks nothing is told as not noticed; one that does not fit the source too."""
-    from tests.planted.__main__ import Copy, verdict
+    from tests.planted.__main__ import Copy, judge
 
     copy = Copy(tmp_path_factory.mktemp("copy"))
     tests = ["tests/core/test_circuit.py::test_limits_by_state"]
     text = '"""The circuit of an endpoint (contract §5)'
     harmless = Plant("I6", "none", tests, [_edit(text, '"""A circuit (contract §5)')])
-    assert verdict(copy, harmless) == f"{tests[0]} stays green"
+    assert judge(copy, harmless).wrong == f"{tests[0]} stays green"
     rotten = Plant("I6", "none", tests, [_edit("no such text", "")])
-    assert (verdict(copy, rotten) or "").startswith("the plant does not fit")
-    broken = Plant("I6", "none", tests, [_edit("SUSPICION_FAILURES: Final = 3", "SUSPICION_FAILURES: Final = Nothing")])
-    assert (verdict(copy, broken) or "").startswith(f"{tests[0]} did not run")
+    assert (judge(copy, rotten).wrong or "").startswith("the plant does not fit")
+    another = f"{tests[0]} fails for another reason"
+    unimportable = [_edit("SUSPICION_FAILURES: Final = 3", "SUSPICION_FAILURES: Final = nothing")]
+    assert (judge(copy, Plant("I6", "none", tests, unimportable)).wrong or "").startswith(another)
+    unknown_name = [_edit('    if circuit.state == "open":\n        return 0\n', "    return nothing\n")]
+    assert (judge(copy, Plant("I6", "none", tests, unknown_name)).wrong or "").startswith(another)
 
 
 def _edit(find: str, replace: str) -> Edit:
