@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ackpost.core.model import FIRST
+from ackpost.engine import budget as budgets
 from ackpost.engine import lane as lanes
 from ackpost.errors import InvalidInput, StoreBusy
 from ackpost.ports import operations as ops
@@ -88,7 +89,8 @@ def test_references_of_all_lanes_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_payloads_beyond_the_budget_are_read_when_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """With no room for payloads everything is delivered all the same, and no byte is counted twice or for ever."""
-    monkeypatch.setattr(lanes, "PAYLOAD_BYTES_MAX", 50)
+    monkeypatch.setattr(budgets, "QUEUED_BYTES_MAX", 50)
+    monkeypatch.setattr("ackpost.engine.loader.QUEUED_BYTES_MAX", 50)
 
     async def story(rig: Rig) -> None:
         endpoint = await rig.endpoint(max_in_flight=3)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import threading
 from collections import defaultdict
 from types import TracebackType
 from typing import Self
+
+import msgspec
 
 from ackpost.testing.faults import FaultServer, SeenRequest
 from ackpost.testing.script import Script, Step, parse_script, step_for
 
 
 class Receiver:
-    """Use as a context. ``hook`` makes a URL, ``seen`` gives what came to it, ``wait`` waits for it."""
+    """Use as a context. ``hook`` makes a URL, ``seen`` gives what came to it, ``wait`` waits for it.
 
-    def __init__(self) -> None:
+    Without ``bodies`` only their digests are kept, in their place.
+    """
+
+    def __init__(self, *, bodies: bool = True) -> None:
+        self._bodies = bodies
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="receiver")
         self._server = FaultServer(self._answer, on_request=self._note, keep_max=1)
@@ -59,7 +66,14 @@ class Receiver:
         """How many requests came in all."""
         return self._server.received
 
+    @property
+    def open_connections(self) -> int:
+        """How many connections are open now."""
+        return self._server.open_connections
+
     def _note(self, request: SeenRequest) -> None:
+        if not self._bodies:
+            request = msgspec.structs.replace(request, body=hashlib.sha256(request.body).digest())
         with self._changed:
             self._seen[request.path].append(request)
             self._changed.notify_all()

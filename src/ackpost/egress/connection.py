@@ -127,6 +127,7 @@ class Connection(asyncio.Protocol):
         self.transport.write(
             b"%baccept-encoding: identity\r\ncontent-length: %d\r\n\r\n%b" % (request.head, len(body), body)
         )
+        request.body = b""  # never written again: while the answer is awaited nobody holds it
 
     def is_fresh(self, now: float) -> bool:
         """Say whether an idle connection may carry another request: not too old, and nothing came from the other side.

@@ -18,8 +18,10 @@ from ackpost.core.decide import EndpointView, decide_after_attempt, decide_endin
 from ackpost.core.decision import Decision
 from ackpost.core.model import FIRST, DeliveryRef, Endpoint, Job
 from ackpost.core.outcome import Outcome
+from ackpost.core.target import Target
+from ackpost.engine.budget import Budget
 from ackpost.engine.dispatcher import Dispatcher
-from ackpost.engine.lane import Budget, Lane
+from ackpost.engine.lane import Lane
 from ackpost.engine.loader import Loader
 from ackpost.engine.request import RequestBuilder
 from ackpost.engine.slots import Slots
@@ -249,7 +251,7 @@ class Engine:
     # ------------------------------------------------------------ sending
 
     def _may_send(self) -> bool:
-        if self._draining or self.unrecorded() >= UNRECORDED_MAX:
+        if self._draining or self.unrecorded() >= UNRECORDED_MAX or not self.budget.may_send():
             return False
         return self._clock.now_ms() < self.lease_until_ms
 
@@ -282,27 +284,37 @@ class Engine:
             lane.push(ref, handed=False)
             return
         try:
-            headers, body = builder.build(ref, payload, wall_s=self._clock.wall_s(), now_ms=now_ms)
+            wire = builder.build(ref, payload, wall_s=self._clock.wall_s(), now_ms=now_ms)
         except FormatConflict:
             self._end(lane, ref, "format_conflict")
             return
-        self._start(lane, ref, builder, headers, body, now_ms)
+        self.budget.started(ref.position, len(payload.data))
+        if not self.budget.is_kept(len(payload.data)):
+            lane.drop_payload(ref)
+        self._start(lane, ref, builder.target, payload.type, wire, now_ms)
 
     def _start(
-        self, lane: Lane, ref: DeliveryRef, builder: RequestBuilder, headers: bytes, body: bytes, now_ms: int
+        self, lane: Lane, ref: DeliveryRef, target: Target, event_type: str, wire: tuple[bytes, bytes], now_ms: int
     ) -> None:
-        host, troubled = builder.target.pool_key, lane.troubled
+        host, troubled = target.pool_key, lane.troubled
         self._taken_slots[ref.position] = self._slots.take(ref.position, ref.round, ref.number)
         lane.started(now_ms)
         self.dispatcher.started(host, troubled=troubled)
         if ref.crashes >= SUSPECT_CRASHES:
             self._suspects.add(ref.position)
         timeout_s = 5.0 if lane.policy is None else lane.policy.timeout_s
-        done = partial(self._on_outcome, lane, ref, host, troubled, now_ms)
-        self._flights[ref.position] = self._transport.send(builder.target, headers, body, timeout_s, done)
+        done = partial(self._on_outcome, lane, ref, event_type, host, troubled, now_ms)
+        self._flights[ref.position] = self._transport.send(target, *wire, timeout_s, done)
 
     def _on_outcome(
-        self, lane: Lane, ref: DeliveryRef, host: str, troubled: bool, started_ms: int, outcome: Outcome
+        self,
+        lane: Lane,
+        ref: DeliveryRef,
+        event_type: str,
+        host: str,
+        troubled: bool,
+        started_ms: int,
+        outcome: Outcome,
     ) -> None:
         """An attempt ended: decide, free the slot, hand the result to the writer."""
         self._flights.pop(ref.position, None)
@@ -317,7 +329,7 @@ class Engine:
             started_ms=started_ms,
             now_ms=self._clock.now_ms(),
             unit=0.0 if outcome.code == "delivered" and before == "closed" else self._entropy.unit(),
-            event_type="" if ref.payload is None else ref.payload.type,
+            event_type=event_type,
         )
         lane.finished(decision, outcome)
         if view.circuit.state != before:
@@ -381,6 +393,7 @@ class Engine:
             if slot is not None:
                 self._slots.free(slot)
             self._suspects.discard(decision.delivery)
+            self.budget.recorded(decision.delivery)
             lane = self.lanes.get(decision.endpoint)
             if lane is not None:
                 lane.settled(decision, applied)

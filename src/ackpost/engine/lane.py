@@ -16,6 +16,7 @@ from ackpost.core.decision import Decision
 from ackpost.core.model import CLASSES, CLOSED, FIRST, REPLAY, RETRY, DeliveryRef, Endpoint, EventPayload
 from ackpost.core.outcome import Outcome
 from ackpost.core.policy import Policy, effective_policy
+from ackpost.engine.budget import Budget
 from ackpost.engine.request import RequestBuilder
 
 WINDOW_REFS: Final = 256
@@ -31,30 +32,11 @@ _PREFERENCE: Final = (
 """Which class goes first at each turn: old retries and replays get a share, never the whole."""
 
 REFS_MAX: Final = 20_000
-PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024
 REFS_A_CLASS_MIN: Final = 8
 """What a class may hold even when the node's references are used up, so that no endpoint starves."""
 
 Entry = tuple[int, int, DeliveryRef]
 _NO_BOUND: Final = (1 << 62, 0)
-
-
-class Budget:
-    """What all lanes of a node hold together: references and bytes of payload (rule E12).
-
-    ``rebuilding`` are endpoints whose order is being rebuilt, by which job: they send nothing meanwhile (rule E4).
-    """
-
-    __slots__ = ("payload_bytes", "rebuilding", "refs")
-
-    def __init__(self) -> None:
-        self.rebuilding: dict[int, int] = {}
-        self.refs = 0
-        self.payload_bytes = 0
-
-    def has_room(self, size_bytes: int) -> bool:
-        """Whether a payload may be kept in memory."""
-        return self.payload_bytes + size_bytes <= PAYLOAD_BYTES_MAX
 
 
 class Lane:
@@ -161,6 +143,18 @@ class Lane:
         if ref.payload is None and self.known.get(ref.position) is ref:
             ref.payload = payload
             self.budget.payload_bytes += len(payload.data)
+            self.budget.was_read(len(payload.data))
+
+    def drop_payload(self, ref: DeliveryRef) -> None:
+        """Hold the data no longer; it is read again should it be needed."""
+        if ref.payload is not None and self.known.get(ref.position) is ref:
+            self.budget.payload_bytes -= len(ref.payload.data)
+            ref.payload = None
+
+    def _drop_queued_data(self) -> None:
+        for heap in self.heaps:
+            for _, _, ref in heap:
+                self.drop_payload(ref)
 
     def keep(self, ref: DeliveryRef) -> None:
         """Remember a reference that is neither queued nor sent until its ending is durable."""
@@ -301,9 +295,14 @@ class Lane:
         klass = self._choose(view.circuit.state == "half-open", now_ms)
         if klass < 0 or blocked_ms > now_ms:
             self._plan_wake(blocked_ms, now_ms)
+            if self.wake_ms > now_ms + SLOW_MS and not self.budget.has_room(0):
+                self._drop_queued_data()  # others need the room now
             return None
-        if self.unfetched and self.heaps[klass][0][2].payload is not None:
-            return None  # it would overtake those whose payload is being read; they wake the lane
+        if self.heaps[klass][0][2].payload is not None:
+            if self.unfetched:
+                return None  # it would overtake those whose payload is being read; they wake the lane
+        elif (self.unfetched or self.in_flight) and not self.budget.may_read():
+            return None  # those wake the lane
         return heappop(self.heaps[klass])[2]
 
     def _blocked_until_ms(self, view: EndpointView, policy: Policy, now_ms: int) -> int:
@@ -405,6 +404,8 @@ class Lane:
                 ref.round_attempts += 1
                 if ref.klass == FIRST:
                     ref.klass = RETRY
+            if not self.budget.has_room(0):
+                self.drop_payload(ref)
             self.push(ref, handed=True)
             return
         self._forget(ref)

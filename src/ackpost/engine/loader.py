@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from ackpost.core.model import CLASSES, DeliveryRef, Endpoint
+from ackpost.engine.budget import QUEUED_BYTES_MAX
 from ackpost.engine.lane import REFS_A_CLASS_MIN, REFS_MAX, WINDOW_REFS, Lane
 from ackpost.engine.request import RequestBuilder
 from ackpost.errors import AckpostError, StoreError
@@ -69,6 +70,7 @@ class Loader:
         """Load the payload of a reference that was taken for sending."""
         lane.unfetched[ref.position] = ref
         self._payloads.append((lane, ref))
+        lane.budget.wanted += 1
         if self._payload_task is None and not self._closed:
             loads = self._run(self._load_payloads)
             self._payload_task = asyncio.get_running_loop().create_task(loads, name="payloads")
@@ -156,26 +158,32 @@ class Loader:
         lane.loaded(klass, refs, complete=complete)
 
     async def _prefetch(self, lane: Lane, refs: list[DeliveryRef]) -> None:
-        wanted = refs[:PREFETCH_REFS]
-        if not wanted or not lane.budget.has_room(0):
+        budget = lane.budget
+        wanted = refs[: max(0, budget.read_count(PREFETCH_REFS, QUEUED_BYTES_MAX - budget.payload_bytes))]
+        if not wanted:
             return
         payloads = await self._store.load_payloads(list({ref.event for ref in wanted}))
         size_bytes = 0
         for ref in wanted:
             payload = payloads.get(ref.event)
-            if payload is not None and lane.budget.has_room(size_bytes + len(payload.data)):
+            if payload is None:
+                continue
+            budget.was_read(len(payload.data))
+            if budget.has_room(size_bytes + len(payload.data)):
                 ref.payload = payload
                 size_bytes += len(payload.data)
 
     async def _load_payloads(self) -> None:
         while self._payloads:
-            batch = self._payloads[:PAYLOADS_A_LOAD]
+            budget = self._payloads[0][0].budget
+            batch = self._payloads[: max(1, budget.read_count(PAYLOADS_A_LOAD))]
             try:
                 payloads = await self._store.load_payloads(list({ref.event for _, ref in batch}))
             except StoreError:
                 await asyncio.sleep(TROUBLE_PAUSE_S)
                 continue
             del self._payloads[: len(batch)]
+            budget.wanted -= len(batch)
             for lane, ref in batch:
                 payload = payloads.get(ref.event)
                 if payload is not None:
