@@ -50,7 +50,7 @@ def _identities(database: Path) -> dict[str, str]:
     return {uid: str(position) for uid, position in books.rows(database, "SELECT uid, position FROM event")}
 
 
-@pytest.mark.timeout(120 + 4 * KILLS)
+@pytest.mark.timeout(180 + 5 * KILLS)
 def test_kills_at_random_under_mixed_load(own_server: Server, own_receiver: Receiver) -> None:
     """Nothing acknowledged is lost or doubled, keys stay in order, and repeats are at most what was in flight."""
     server, receiver, chance = own_server.start(), own_receiver, random.Random(KILLS)
@@ -69,7 +69,8 @@ def test_kills_at_random_under_mixed_load(own_server: Server, own_receiver: Rece
             server.start()
             receiver.wait("/steady", sent + 1)
             resumed_s.append(time.monotonic() - killed_at)
-    until(lambda: _settled(server), "everything ended", 60)
+    # What was in flight at two kills goes out alone, one after the other: with so many kills that takes its time.
+    until(lambda: _settled(server), "everything ended", 60 + KILLS)
 
     assert load.faults == []
     assert books.rows(server.database, "PRAGMA integrity_check") == [("ok",)]
