@@ -334,7 +334,8 @@ class Engine:
         lane.finished(decision, outcome)
         if view.circuit.state != before:
             self._telemetry.circuit(lane.endpoint, view.circuit.state)
-        self._writer.record(decision, urgent=ref.ordered or ref.trigger == "test")
+        waited_for = ref.ordered or ref.trigger == "test" or ref.crashes >= SUSPECT_CRASHES
+        self._writer.record(decision, urgent=waited_for)
         self.dispatcher.finished(lane, host, troubled=troubled)
         if self._draining and not self._flights:
             self._drained.set()
