@@ -21,7 +21,7 @@ def _keep_house(story: Callable[[Rig, Housekeeping], Awaitable[None]]) -> None:
         incarnation = rig.writer._incarnation
         house = Housekeeping(
             rig.store, rig.writer, rig.engine, rig, rig.told, node="rig", incarnation=incarnation, lease_ms=20_000,
-            retention=Retention(events_days=30, dead_letters_days=90, keys_days=400),
+            retention=Retention(events_days=30, dead_letters_days=90, keys_days=400), stored_ms=rig.now_ms(),
         )  # fmt: skip
         house.start()
         await story(rig, house)
@@ -279,6 +279,21 @@ def test_a_clock_that_is_years_ahead_at_the_start_makes_nothing_old() -> None:
         await rig.pass_s(3600)
         last = seen.of(ops.Retain)[-1]
         assert last.events_before_ms + 30 * DAY_MS <= right_ms()
+
+    _keep_house(story)
+
+
+def test_the_first_event_under_a_wrong_clock_is_no_beginning() -> None:
+    """What was stored when the process began counts, not what it stored itself before retention first looked."""
+
+    async def story(rig: Rig, _: Housekeeping) -> None:
+        seen = Seen(rig)
+        right_ms = rig.now_ms
+        began_ms = right_ms()
+        rig.now_ms = lambda: right_ms() + 3650 * DAY_MS  # type: ignore[method-assign] # the process started like that
+        await rig.publish(await rig.endpoint())
+        await rig.pass_s(61)
+        assert seen.of(ops.Retain)[-1].events_before_ms + 30 * DAY_MS <= began_ms + 2 * 61_000
 
     _keep_house(story)
 

@@ -56,7 +56,7 @@ class Checks:
         self._check_age(send, row, endpoint, policy)
         if len(others) + 1 > policy.max_in_flight and self._is_late(send):
             raise Violation(f"I6: {len(others) + 1} in flight, allowed are {policy.max_in_flight}")
-        self._last_sent_ms[send.endpoint] = send.at_ms
+        self._last_sent_ms[send.endpoint] = send.true_ms
 
     def waits_ended(self, endpoint: int) -> None:
         """A person let the endpoint go on at once."""
@@ -69,7 +69,7 @@ class Checks:
         if send.status_code in (429, 503):
             # Whether it counts for the row depends on Retry-After's text: it neither counts nor resets here.
             if retry_after is not None and retry_after.isdigit() and int(retry_after):
-                self._wait_until_ms[send.endpoint] = self._world.now_ms() + int(retry_after) * 1000
+                self._wait_until_ms[send.endpoint] = self._world.true_ms() + int(retry_after) * 1000
             return
         endpoint = self._world.state.endpoints.get(send.endpoint)
         if send.code in ("blocked_target", "local_error", "interrupted") or endpoint is None:
@@ -135,11 +135,11 @@ class Checks:
     def _is_late(self, send: Send) -> bool:
         """The engine knows by now what was last changed of the endpoint or its deliveries."""
         history = self._world.history
-        return send.at_ms > max(history.known_ms.get(send.endpoint, 0), history.found_ms.get(send.endpoint, 0))
+        return send.true_ms > max(history.known_ms.get(send.endpoint, 0), history.found_ms.get(send.endpoint, 0))
 
     def _reordered(self, send: Send) -> bool:
         """The ordering of the endpoint was switched just now, and the engine may not have heard of it yet."""
-        return send.at_ms - self._world.history.reordered_ms.get(send.endpoint, 0) < REORDERED_MS
+        return send.true_ms - self._world.history.reordered_ms.get(send.endpoint, 0) < REORDERED_MS
 
     # ---- the endpoint
 
@@ -147,9 +147,11 @@ class Checks:
         if endpoint.state != "enabled" and self._is_late(send):
             late_ms = send.at_ms - endpoint.updated_at_ms
             raise Violation(f"I6: sent {late_ms} ms after the endpoint was {endpoint.state}")
-        until_ms = max(endpoint.retry_after_until_ms, self._wait_until_ms.get(send.endpoint, 0))
-        if until_ms > send.at_ms:
-            raise Violation(f"I6: sent {until_ms - send.at_ms} ms before Retry-After")
+        early_ms = max(
+            endpoint.retry_after_until_ms - send.at_ms, self._wait_until_ms.get(send.endpoint, 0) - send.true_ms
+        )
+        if early_ms > 0:
+            raise Violation(f"I6: sent {early_ms} ms before Retry-After")
 
     def _check_circuit(self, send: Send, endpoint: Endpoint, policy: Policy, others: list[Send]) -> None:
         circuit, now_ms = endpoint.circuit, send.at_ms
@@ -169,6 +171,6 @@ class Checks:
             if len(newer) + 1 > allowed:
                 raise Violation(f"I6: {len(newer) + 1} in flight while ramping, allowed are {allowed}")
         if circuit.state in ("closed", "ramping") and self._failures.get(send.endpoint, 0) >= 3:
-            since_ms = now_ms - self._last_sent_ms.get(send.endpoint, 0)
+            since_ms = send.true_ms - self._last_sent_ms.get(send.endpoint, 0)
             if since_ms < 500:
                 raise Violation(f"I6: {since_ms} ms after the last one, in a row of failures")

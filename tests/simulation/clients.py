@@ -18,6 +18,7 @@ from ackpost.ports import operations as ops
 from ackpost.ports.operations import Idempotency, JobSelector
 from tests.simulation.history import Published
 from tests.simulation.node import Node
+from tests.simulation.setup import path_of
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -81,7 +82,7 @@ class Publisher:
             if how == "uid":
                 event["uid"] = f"u{marker}"
             bodies.append(event)
-            one = Published(marker=marker, tenant=tenant, repeatable=how != "nothing")
+            one = Published(marker=marker, tenant=tenant, repeatable=how != "nothing", by_key=how == "key")
             published.append(one)
             world.history.published.append(one)
         raw = msgspec.json.encode(bodies[0] if size == 1 else {"events": bodies})
@@ -189,8 +190,6 @@ class Operator:
 
     async def _state(self, verb: str, endpoint: int) -> None:
         found = self._world.state.endpoints[endpoint]
-        if verb == "disable":
-            self._world.history.disabled_endpoints.add(endpoint)
         await call(self._world, lambda node: node.services.states.set_state(found, verb))  # type: ignore[arg-type] # one of the four
 
     async def _do_pause(self) -> None:
@@ -210,7 +209,7 @@ class Operator:
         endpoint = self._endpoint()
         found = self._world.state.endpoints[endpoint]
         text = new_secret("sha256-hex" if found.signature == "sha256-hex" else "standard", self._random.randbytes(32))
-        self._world.secrets.setdefault(endpoint, []).append(text)
+        self._world.paths[path_of(found)].append(text)
         now_ms = self._world.now_ms()
         overlap_ms = self._random.choice([0, 20_000])
         secret = EndpointSecret(seal(text), now_ms)

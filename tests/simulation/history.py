@@ -21,6 +21,8 @@ class Send:
     """One request as it left the engine; ``code`` is what it came to, None while under way or lost in a crash."""
 
     at_ms: int
+    """By the clock of the process."""
+    true_ms: int
     process: Process
     endpoint: int
     event: int
@@ -59,6 +61,8 @@ class Published:
     position: int | None = None
     deliveries: int = 0
     refused: str | None = None
+    by_key: bool = False
+    """Repeated with an Idempotency-Key, which is kept for a day."""
 
 
 @dataclass(slots=True)
@@ -78,6 +82,13 @@ class History:
     reordered_ms: dict[int, int] = field(default_factory=dict)
     expired_events: set[int] = field(default_factory=set)
     disabled_endpoints: set[int] = field(default_factory=set)
+    path_of_endpoint: dict[int, str] = field(default_factory=dict)
+    removed_events: set[int] = field(default_factory=set)
+    removed_rows: Counter[int] = field(default_factory=Counter)
+    leap_ms: int = 0
+    """How far ahead of the one before the present process began: its clock had been set."""
+    old_leaps_ms: int = 0
+    """The same of all processes before."""
     seen: Counter[str] = field(default_factory=Counter)
     notes: list[tuple[str, dict[str, object]]] = field(default_factory=list)
 

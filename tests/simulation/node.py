@@ -13,42 +13,24 @@ from ackpost.engine.engine import Engine, EngineLimits
 from ackpost.engine.housekeeping import Housekeeping, Retention
 from ackpost.engine.request import RequestBuilder
 from ackpost.engine.writer import Writer
-from ackpost.errors import StoreBusy, StoreError, StoreFull, StoreOutcomeUnknown
+from ackpost.errors import StoreBroken, StoreBusy, StoreError, StoreFull, StoreOutcomeUnknown
 from ackpost.ports.operations import Interrupt, Interrupted, Mark
 from ackpost.ports.store import Store
 from ackpost.service.context import Options, Services
+from ackpost.wiring.system import SystemClock
 from tests.simulation.history import Violation
 from tests.simulation.loop import Process
 from tests.simulation.mirror import MirroredStore
 from tests.simulation.transports import ModelTransport, WireTransport
+from tests.simulation.troubles import LEASE_MS
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 T = TypeVar("T")
-START_MS = 1_800_000_000_000
-LEASE_MS = 20_000
 CRASHES_MAX = 3
+DAY_S = 86_400.0
 DRAIN_S = 30.0
-
-
-class NodeClock:
-    """Virtual process time; the wall clock may be stepped by the world."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def now_ms(self) -> int:
-        """Process time."""
-        return self._world.now_ms()
-
-    def monotonic(self) -> float:
-        """Seconds of the loop."""
-        return self._world.loop.time()
-
-    def wall_s(self) -> int:
-        """The wall clock, with its steps."""
-        return (self._world.now_ms() + self._world.wall_step_ms) // 1000
 
 
 class NodeEntropy:
@@ -84,6 +66,7 @@ class NodeTelemetry:
     def attempts(self, decisions: Sequence[Decision]) -> None:
         """Verdicts and codes are behaviours."""
         seen = self._world.history.seen
+        self._world.counted_attempts += len(decisions)
         for decision in decisions:
             reason = f":{decision.reason}" if decision.verdict == "dead" else ""
             seen[f"verdict {decision.verdict}{reason}"] += 1
@@ -117,8 +100,7 @@ class NodeStore:
 
         async def read(*args: Any, **given: Any) -> Any:
             await self._pass()
-            if self._world.draws("read_fault"):
-                self._world.history.seen["fault read"] += 1
+            if self._world.troubles.draws("read_fault"):
                 raise StoreBusy("simulated")
             found = await inner(*args, **given)
             await self._pass()
@@ -141,34 +123,41 @@ class NodeStore:
 
     async def commit(self, operations: Sequence[Any]) -> Any:
         """Commit, or fail before or after it is durable, or die before or after."""
-        world, seen = self._world, self._world.history.seen
+        world, troubles = self._world, self._world.troubles
         await self._pass()
-        if world.disk_is_full:
-            seen["fault full"] += 1
+        if troubles.disk_is_full:
+            troubles.note("full")
             raise StoreFull("simulated")
-        for name, error in (("busy", StoreBusy), ("broken_before", StoreError)):
-            if world.draws(name):
-                seen[f"fault {name}"] += 1
+        for name, error in (
+            ("busy", StoreBusy),
+            ("broken_before", StoreError),
+            ("unknown_before", StoreOutcomeUnknown),
+        ):
+            if troubles.draws(name):
                 raise error("simulated")
+        flush_fails = troubles.draws("flush_failed")
+        if flush_fails and troubles.random.random() < 0.5:
+            raise StoreBroken("simulated")
         await self._die("crash_before_commit")
+        world.commits.begins(operations)
         replies = await self._inner.commit(operations)
-        world.committed(self._process, operations, replies)
+        try:
+            world.commits.durable(self._process, operations, replies)
+        except Violation as violation:
+            world.fail(violation)
         await self._die("crash_after_commit")
-        if world.draws("unknown_after"):
-            seen["fault unknown_after"] += 1
-            world.untold(replies)
-            raise StoreOutcomeUnknown("simulated")
+        if flush_fails or troubles.draws("unknown_after"):
+            world.commits.untold(replies)
+            raise (StoreBroken if flush_fails else StoreOutcomeUnknown)("simulated")
         await self._pass()
-        world.told(replies)
+        world.commits.told(operations, replies)
         return replies
 
     async def _pass(self) -> None:
-        latency_s = self._world.store_latency_s()
-        await asyncio.sleep(latency_s)
+        await asyncio.sleep(self._world.troubles.store_latency_s())
 
     async def _die(self, name: str) -> None:
-        if self._world.draws(name):
-            self._world.history.seen[f"fault {name}"] += 1
+        if self._world.troubles.draws(name):
             self._world.kill(self._process)
             await asyncio.get_running_loop().create_future()
 
@@ -220,9 +209,13 @@ class Node:
     async def start(self) -> None:
         """As ``wiring`` starts a node. Raises: StoreError."""
         world, store = self.world, self._store
-        clock, telemetry = NodeClock(world), NodeTelemetry(world)
+        clock, telemetry = SystemClock(world.wall_s, world.loop.time), NodeTelemetry(world)
+        events_s, dead_s = world.keep_s
         entropy = NodeEntropy(random.Random(world.random.random()))
         incarnation = await store.open(node=self.name, now_ms=clock.now_ms(), lease_ms=LEASE_MS)
+        stored_ms = world.state.last >> 20
+        clock.continue_from(stored_ms)
+        world.set_clock(clock)
         self.writer = Writer(store, clock, telemetry, incarnation=incarnation, node=self.name)
         self._transport = self._make_transport()
         self.engine = Engine(
@@ -234,7 +227,8 @@ class Node:
         await self._take_over(clock.now_ms())
         self._housekeeping = Housekeeping(
             store, self.writer, self.engine, clock, telemetry, node=self.name, incarnation=incarnation,
-            lease_ms=LEASE_MS, retention=Retention(),
+            lease_ms=LEASE_MS, retention=Retention(events_s / DAY_S, dead_s / DAY_S),
+            stored_ms=stored_ms,
         )  # fmt: skip
         self._housekeeping.start()
         self.services = Services(

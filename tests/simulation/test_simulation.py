@@ -42,8 +42,10 @@ EXPECTED = (
     *(
         f"fault {fault}"
         for fault in (
-            "busy", "full", "broken_before", "unknown_after", "crash_before_commit", "crash_after_commit", "read",
-            "crash", "freeze", "takeover", "clock", "slow store", "poison",
+            "busy", "full", "broken_before", "unknown_after", "unknown_before", "crash_before_commit", 
+            "crash_after_commit", "read_fault",
+            "crash", "freeze", "takeover", "clock set back", "clock set forward", "slow store", "poison",
+            "flush_failed",
         )
     ),
     *(

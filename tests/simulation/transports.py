@@ -31,11 +31,12 @@ def begin(world: World, process: Process, target: Target, headers: bytes, body: 
     event = parse_id("evt", text, world.salt)
     if event is None:
         raise Violation(f"a request with a malformed id: {text}")
-    endpoint = world.endpoint_of_path[target.path_query]
+    endpoint = world.endpoint_at(target.path_query, event)
     delivery, round_ = world.delivery_of(event, endpoint)
     send = Send(
-        at_ms=world.now_ms(), process=process, endpoint=endpoint, event=event, delivery=delivery, round=round_,
-        number=int(named["ackpost-attempt"]), is_test="ackpost-test" in named, headers=named, body=body,
+        at_ms=world.now_ms(), true_ms=world.true_ms(), process=process, endpoint=endpoint, event=event,
+        delivery=delivery, round=round_, number=int(named["ackpost-attempt"]), is_test="ackpost-test" in named,
+        headers=named, body=body,
     )  # fmt: skip
     world.checks.on_send(send)
     world.history.add(send)
@@ -68,11 +69,11 @@ class ModelTransport:
         if not process.alive:
             return flight
         send = begin(world, process, target, headers, body)
-        answer = world.models[send.endpoint].answer(world.loop.time(), timeout_s)
+        answer = world.models[target.path_query].answer(world.loop.time(), timeout_s)
 
         def finish() -> None:
             send.code, send.status_code = answer.outcome.code, answer.outcome.status_code
-            send.done_ms = world.now_ms()
+            send.done_ms = world.true_ms()
             if process.alive and not flight.aborted:
                 world.loop.call_soon(tell, context=process.context)
 
@@ -119,7 +120,7 @@ class WireTransport:
             self._network.judge(send, outcome)
         except Violation as violation:
             world.fail(violation)
-        send.code, send.status_code, send.done_ms = outcome.code, outcome.status_code, world.now_ms()
+        send.code, send.status_code, send.done_ms = outcome.code, outcome.status_code, world.true_ms()
         send.told = True
         world.history.seen[f"phase {outcome.code} {outcome.phase}"] += outcome.phase is not None
         world.checks.on_answer(send, outcome.retry_after)

@@ -45,7 +45,7 @@ class Retention(msgspec.Struct, frozen=True):
 
 
 class Housekeeping:
-    """The node's loops."""
+    """The node's loops. ``stored_ms``: the newest time that was stored when this process opened the store."""
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class Housekeeping:
         incarnation: int,
         lease_ms: int,
         retention: Retention,
+        stored_ms: int,
         store_warning: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._store = store
@@ -77,7 +78,8 @@ class Housekeeping:
         self._polls = 0
         self._clock_gap_ms = 0
         self._quiet_until_ms = 0
-        self._retained_from: tuple[int, float] | None = None
+        self._retained_from_ms = stored_ms
+        self._began_s = clock.monotonic()
 
     def start(self) -> None:
         """Begin all loops."""
@@ -188,13 +190,9 @@ class Housekeeping:
         """From when ages are counted back: the newest stored event, unless a clock says that this cannot be.
 
         Of clocks that disagree the earliest holds, and none may be further ahead of what was stored at the start than
-        time has passed since: one event accepted under a wrong clock does not make all others old.
+        time has passed since: what is accepted under a wrong clock does not make all others old.
         """
-        monotonic_s = self._clock.monotonic()
-        if self._retained_from is None:
-            self._retained_from = newest_ms, monotonic_s
-        first_ms, first_s = self._retained_from
-        paced_ms = first_ms + round(RETENTION_PACE * (monotonic_s - first_s) * 1000)
+        paced_ms = self._retained_from_ms + round(RETENTION_PACE * (self._clock.monotonic() - self._began_s) * 1000)
         return min(now_ms, newest_ms, self._clock.wall_s() * 1000, paced_ms)
 
     def _watch_store(self) -> None:

@@ -70,7 +70,8 @@ class Node:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         incarnation = await self.store.open(node=self.name, now_ms=self.clock.now_ms(), lease_ms=LEASE_MS)
         self.telemetry.salt = self.store.salt
-        behind_ms = self.clock.continue_from(self.store.last_ms)
+        stored_ms = self.store.last_ms
+        behind_ms = self.clock.continue_from(stored_ms)
         if behind_ms:
             self.telemetry.note("clock.behind_store", behind_ms=behind_ms)
         self._slots = self._open_slots()
@@ -90,7 +91,7 @@ class Node:
         self._housekeeping = Housekeeping(
             self.store, writer, engine, self.clock, self.telemetry,
             node=self.name, incarnation=incarnation, lease_ms=LEASE_MS, retention=self._retention(),
-            store_warning=self.store.warning,
+            stored_ms=stored_ms, store_warning=self.store.warning,
         )  # fmt: skip
         self._housekeeping.start()
         self._lag_watch = asyncio.create_task(watch_loop(self.telemetry, self.clock), name="loop-lag")

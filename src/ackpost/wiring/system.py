@@ -5,20 +5,24 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from collections.abc import Callable
 from typing import Final
 
 CLOCK_BEHIND_MAX_MS: Final = 5_000
 
 
 class SystemClock:
-    """Process time: the wall clock at start plus monotonic time (rule E16)."""
+    """Process time: the wall clock at start plus monotonic time (rule E16). Both are in seconds."""
 
-    def __init__(self) -> None:
-        self._offset_ms = time.time() * 1000 - time.monotonic() * 1000
+    def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._wall = wall
+        self.monotonic = monotonic
+        """Seconds on a clock that never steps."""
+        self._offset_ms = wall() * 1000 - monotonic() * 1000
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch by process time."""
-        return int(time.monotonic() * 1000 + self._offset_ms)
+        return int(self.monotonic() * 1000 + self._offset_ms)
 
     def continue_from(self, last_ms: int) -> int:
         """Go on from the last time that is stored if the wall clock was set back behind it; give by how much it was.
@@ -31,13 +35,9 @@ class SystemClock:
         self._offset_ms += behind_ms
         return behind_ms
 
-    def monotonic(self) -> float:
-        """Seconds on a clock that never steps."""
-        return time.monotonic()
-
     def wall_s(self) -> int:
         """Seconds since the epoch by the raw wall clock."""
-        return int(time.time())
+        return int(self._wall())
 
 
 class SystemEntropy:
