@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ackpost.api import metrics
 from ackpost.core.decision import Decision
+from ackpost.core.ids import parse_id
 from ackpost.core.outcome import Outcome
 from tests.api.world import World, run
 
@@ -79,6 +82,32 @@ def test_metrics_say_what_happened() -> None:
         assert samples["ackpost_oldest_due_age_seconds",] == 30
         assert samples["ackpost_endpoints_stopped", "paused"] == 1
         assert b"tenant" not in answer.body
+
+    run(test)
+
+
+@pytest.mark.parametrize("bound", [100, 4])
+def test_metrics_tell_held_deliveries_apart(bound: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what holds them; above the bound each endpoint is counted up to its share, and held ones hide no others."""
+    monkeypatch.setattr(metrics, "_ROWS_COUNTED_MAX", bound)
+
+    async def test(world: World) -> None:
+        names = ("free", "paused", "open", "open")
+        endpoints = [await world.endpoint(event_types=[f"{name}.{n}"]) for n, name in enumerate(names)]
+        positions = [parse_id("ep", endpoint["id"], world.store.salt) or 0 for endpoint in endpoints]
+        world.engine.held = {positions[1]: "paused", positions[2]: "circuit", positions[3]: "circuit"}
+        for number, name in enumerate(names):
+            for _ in range(3):
+                await world.event(type=f"{name}.{number}")
+        body = (await world.get("/metrics", key="operator")).body.decode()
+        pending = {
+            sample.labels["held_by"]: sample.value
+            for family in text_string_to_metric_families(body)
+            for sample in family.samples
+            if sample.name == "ackpost_deliveries_pending"
+        }
+        each = 3 if bound == 100 else 1
+        assert pending == {"none": 3, "order": 0, "paused": each, "circuit": 2 * each}
 
     run(test)
 

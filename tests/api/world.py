@@ -120,6 +120,7 @@ class FakeEngine:
         self.on_wait: Callable[[int], Awaitable[bool]] | None = None
         self.rate_held: set[int] = set()
         self.flying: dict[int, int] = {}
+        self.held: dict[int, str] = {}
         self.trouble: str | None = None
 
     async def wait_attempt(self, delivery: int, timeout_s: float) -> bool:
@@ -131,8 +132,8 @@ class FakeEngine:
         return self.flying.get(endpoint, 0)
 
     def held_back(self) -> dict[int, str]:
-        """Nothing."""
-        return {}
+        """As set."""
+        return self.held
 
     def due_unsent(self) -> int:
         """None."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -14,7 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ackpost.ports.store import Page
+from ackpost.ports.store import Page, Store
 from ackpost.service.auth import OPERATOR
 from ackpost.service.context import Services
 from ackpost.service.telemetry import Counters, Histogram
@@ -24,11 +25,13 @@ MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _CIRCUITS: Final = ("open", "half-open", "ramping")
 _STATES: Final = ("paused", "disabled")
 _COUNTED_MAX: Final = 10_000
+_ROWS_COUNTED_MAX: Final = 100_000
 _HELD_ENDPOINTS_MAX: Final = 500
+_OTHER_ENDPOINTS_MAX: Final = 1000
 
 
 class Figures(msgspec.Struct):
-    """What the store tells of the present; counts of endpoints stop at 10,000."""
+    """What the store tells of the present; counts of endpoints stop at 10,000, of deliveries at about 100,000."""
 
     held: Mapping[str, int]
     due_unsent: int
@@ -87,7 +90,8 @@ class AckpostCollector(Collector):
         yield GaugeMetricFamily("ackpost_ready", "1 when store and engine work.", int(figures.ready))
         yield _gauge(
             "ackpost_deliveries_pending",
-            "Pending deliveries by what holds them back; those of at most 500 held endpoints are told apart.",
+            "Pending deliveries by what holds them back, counted to about 100,000 each;"
+            " those of at most 500 held endpoints are told apart.",
             "held_by",
             figures.held,
         )
@@ -120,15 +124,30 @@ async def figures_of(services: Services) -> Figures:
 
 
 async def _held(services: Services) -> dict[str, int]:
-    """Count pending deliveries by what holds them; ``none``: due, or waiting for the time of their next attempt."""
-    store, now_ms = services.store, services.clock.now_ms()
+    """Count pending deliveries by what holds them; ``none``: due, or waiting for the time of their next attempt.
+
+    Never by walking a large backlog: with many rows each endpoint is counted up to its share of 100,000.
+    """
+    store = services.store
     counts = await store.pending_counts()
-    held = {"none": counts.get("due", 0), "order": counts.get("waiting", 0)}
-    for endpoint, holder in list(services.engine.held_back().items())[:_HELD_ENDPOINTS_MAX]:
-        pending = (await store.endpoint_health(endpoint, now_ms)).pending
-        held[holder] = held.get(holder, 0) + pending
-        held["none"] = max(0, held["none"] - pending)
+    due = counts.get("due", 0)
+    holders = dict(list(services.engine.held_back().items())[:_HELD_ENDPOINTS_MAX])
+    held = Counter({"order": counts.get("waiting", 0)})
+    apart = await _due_of(store, list(holders), is_many=due >= _ROWS_COUNTED_MAX)
+    for endpoint, count in apart.items():
+        held[holders[endpoint]] += count
+    if due < _ROWS_COUNTED_MAX:
+        held["none"] = max(0, due - sum(apart.values()))
+    else:
+        work = await store.scan_work(after_endpoint=0, limit=_OTHER_ENDPOINTS_MAX)
+        others = {item.endpoint for item in work} - holders.keys()
+        held["none"] = sum((await _due_of(store, sorted(others), is_many=True)).values())
     return held
+
+
+async def _due_of(store: Store, endpoints: list[int], *, is_many: bool) -> dict[int, int]:
+    rows_max = _ROWS_COUNTED_MAX // max(1, len(endpoints)) if is_many else _ROWS_COUNTED_MAX
+    return await store.due_counts(endpoints, rows_max=rows_max)
 
 
 @get(

@@ -248,6 +248,9 @@ class Store(Protocol):
     async def pending_counts(self) -> dict[str, int]:
         """``due`` and ``waiting`` rows in all, for metrics (may be estimated above 100,000 each)."""
 
+    async def due_counts(self, endpoints: Sequence[int], *, rows_max: int) -> dict[int, int]:
+        """``due`` rows of each of these endpoints, each counted up to ``rows_max``; for metrics."""
+
     async def oldest_due_ms(self) -> int | None:
         """Due time of the row that is due the longest."""
 

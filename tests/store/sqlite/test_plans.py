@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import resources
+from typing import Any
 
 import apsw
 import pytest
@@ -21,6 +22,7 @@ from ackpost.store.sqlite import (
     retention,
     rows,
 )
+from ackpost.store.sqlite.ledger import integers
 
 
 @pytest.fixture(name="connection")
@@ -44,6 +46,8 @@ HOT = {
     "scan work": (reads_engine.SCAN_SQL, 2),
     "load window": (reads_engine.WINDOW_SQL, 3),
     "load the next window": (reads_engine.WINDOW_AFTER_SQL, 5),
+    "earliest due": (reads_attempts.EARLIEST_SQL, 1),
+    "count due": (reads_engine.DUE_SQL, 2),
     "load payloads": (rows.PAYLOAD_SQL, 1),
     "find the next of a key": (ordering.SELECT_NEXT, 1),
     "let go": (ordering.LET_GO, 2),
@@ -91,7 +95,7 @@ def test_windows_are_read_in_order(connection: apsw.Connection, name: str) -> No
     assert [step for step in steps if "delivery_hot" in step]
 
 
-def _steps_taken(connection: apsw.Connection, sql: str, values: tuple[int, ...]) -> int:
+def _steps_taken(connection: apsw.Connection, sql: str, values: tuple[Any, ...]) -> int:
     """Run a statement and count what SQLite's machine did."""
     taken = 0
 
@@ -108,10 +112,16 @@ def _steps_taken(connection: apsw.Connection, sql: str, values: tuple[int, ...])
 
 @pytest.mark.parametrize(
     ("name", "values"),
-    [("scan work", (0, 100)), ("load window", (2, 0, 10)), ("load the next window", (2, 0, 50, 0, 10))],
+    [
+        ("scan work", (0, 100)),
+        ("load window", (2, 0, 10)),
+        ("load the next window", (2, 0, 50, 0, 10)),
+        ("earliest due", (2,)),
+        ("count due", (integers((1, 2, 3)), 10)),
+    ],
 )
 def test_the_engine_reads_cost_the_same_however_much_waits(
-    connection: apsw.Connection, name: str, values: tuple[int, ...]
+    connection: apsw.Connection, name: str, values: tuple[Any, ...]
 ) -> None:
     """A plan may look like a search and walk all rows of an endpoint: so the steps are counted, at 100 and 20,000."""
     sql, _ = HOT[name]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ackpost.core.ids import partition_of
-from ackpost.core.model import Attempt
+from ackpost.core.model import CLASSES, Attempt
 from ackpost.ports.store import EndpointHealth, Page
 from ackpost.store.postgres.querying import Reader, Where, direction, rows_of
 from ackpost.store.values import TRIGGER_CODES, TRIGGERS, decode_detail
@@ -31,7 +31,9 @@ _TABLES: Final = {
 PENDING_SQL: Final = """
 SELECT (SELECT count(*) FROM delivery WHERE waiting = 0 AND partition = $1 AND endpoint = $2)
     + (SELECT count(*) FROM delivery WHERE waiting = 1 AND key_id IS NOT NULL AND endpoint = $2),
-    (SELECT min(due_ms) FROM delivery WHERE waiting = 0 AND partition = $1 AND endpoint = $2)
+    (SELECT min(d.due_ms) FROM unnest($3::smallint[]) k (klass) CROSS JOIN LATERAL (
+        SELECT due_ms FROM delivery WHERE waiting = 0 AND partition = $1 AND endpoint = $2 AND klass = k.klass
+        ORDER BY due_ms LIMIT 1) d)
 """
 _NOT_TEST: Final = f"trigger <> {TRIGGER_CODES['test']}"
 
@@ -89,7 +91,7 @@ async def attempt(connection: Reader, tenant: int | None, delivery: int, positio
 
 async def endpoint_health(connection: Reader, endpoint: int, now_ms: int) -> EndpointHealth:
     """Figures of one endpoint; tests do not count, nor, at a very high rate, what is not among the newest 100,000."""
-    pending, oldest_due_ms = await connection.fetchrow(PENDING_SQL, partition_of(endpoint), endpoint)
+    pending, oldest_due_ms = await connection.fetchrow(PENDING_SQL, partition_of(endpoint), endpoint, CLASSES)
     good = bad = 0
     timed: list[tuple[int, float]] = []
     last_success: list[tuple[int, int]] = []

@@ -46,6 +46,13 @@ FROM event e LEFT JOIN key_state k ON k.id = e.key_id
 WHERE e.position = ANY($1) AND (e.day = -1 OR e.day BETWEEN $2 AND $3) AND e.data IS NOT NULL
 """
 
+DUE_SQL: Final = """
+SELECT e.endpoint, (
+    SELECT count(*) FROM (
+        SELECT 1 FROM delivery WHERE waiting = 0 AND partition = e.partition AND endpoint = e.endpoint LIMIT $3) d)
+FROM unnest($1::bigint[], $2::smallint[]) e (endpoint, partition)
+"""
+
 _OLDEST_STEP: Final = 1000
 
 
@@ -118,6 +125,12 @@ async def pending_counts(connection: Reader) -> dict[str, int]:
         COUNT_BOUND,
     )
     return {"due": row[0], "waiting": row[1]}
+
+
+async def due_counts(connection: Reader, endpoints: Sequence[int], rows_max: int) -> dict[int, int]:
+    """Rows due of each endpoint, each counted up to ``rows_max``."""
+    partitions = [partition_of(endpoint) for endpoint in endpoints]
+    return dict(await connection.fetch(DUE_SQL, endpoints, partitions, rows_max))
 
 
 async def oldest_due_ms(connection: Reader) -> int | None:

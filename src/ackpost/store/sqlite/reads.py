@@ -83,6 +83,10 @@ class Reads(ABC):
         """``due`` and ``waiting`` rows, each counted up to 100,000."""
         return await self._read_hot(reads_engine.pending_counts)
 
+    async def due_counts(self, endpoints: Sequence[int], *, rows_max: int) -> dict[int, int]:
+        """``due`` rows of each of these endpoints, each counted up to ``rows_max``."""
+        return await self._read(lambda c: reads_engine.due_counts(c, endpoints, rows_max))
+
     async def oldest_due_ms(self) -> int | None:
         """Due time of the row that is due the longest."""
         return await self._read_hot(reads_engine.oldest_due_ms)

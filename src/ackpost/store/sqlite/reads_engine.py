@@ -37,6 +37,11 @@ _WINDOW_HEAD: Final = f"SELECT {HOT_COLUMNS} FROM delivery WHERE waiting = 0 AND
 WINDOW_SQL: Final = f"{_WINDOW_HEAD} ORDER BY due_ms, position LIMIT ?"
 WINDOW_AFTER_SQL: Final = f"{_WINDOW_HEAD} AND (due_ms, position) > (?, ?) ORDER BY due_ms, position LIMIT ?"
 
+DUE_SQL: Final = """
+SELECT w.value, (SELECT count(*) FROM (SELECT 1 FROM delivery WHERE waiting = 0 AND endpoint = w.value LIMIT ?2))
+FROM carray(?1) w
+"""
+
 _OLDEST_STEP: Final = 1000
 
 
@@ -109,6 +114,13 @@ def pending_counts(connection: apsw.Connection) -> dict[str, int]:
         "due": rows_of(connection, due, (COUNT_BOUND,))[0][0],
         "waiting": rows_of(connection, waiting, (COUNT_BOUND,))[0][0],
     }
+
+
+def due_counts(connection: apsw.Connection, endpoints: Sequence[int], rows_max: int) -> dict[int, int]:
+    """Rows due of each endpoint, each counted up to ``rows_max``."""
+    if not endpoints:
+        return {}
+    return dict(rows_of(connection, DUE_SQL, (integers(endpoints), rows_max)))
 
 
 def oldest_due_ms(connection: apsw.Connection) -> int | None:

@@ -28,9 +28,9 @@ _BUSY_TIMEOUT_MS: Final = 5_000
 _CHECKPOINT_BUSY_MS: Final = 50
 _READERS: Final = 2
 
-# In pages of the write-ahead log: how far it grows between checkpoints, and from where on the writer is made to wait
-# for one that lets it begin at the front again.
-_CHECKPOINT_PAGES: Final = 4 * 1024 * 1024 // PAGE_BYTES
+# In pages of the write-ahead log: how far it grows between checkpoints (each copies a page once, however often it was
+# changed), and from where on the writer is made to wait for one that lets it begin at the front again.
+_CHECKPOINT_PAGES: Final = 16 * 1024 * 1024 // PAGE_BYTES
 _RESTART_PAGES: Final = WAL_BYTES_MAX // 2 // PAGE_BYTES
 _STUCK_PAGES: Final = 2 * WAL_BYTES_MAX // PAGE_BYTES
 

@@ -185,6 +185,12 @@ class ReferenceStore:
         waiting = sum(row.waiting for row in rows)
         return {"due": len(rows) - waiting, "waiting": waiting}
 
+    async def due_counts(self, endpoints: Sequence[int], *, rows_max: int) -> dict[int, int]:
+        """Pending rows that do not wait, by endpoint."""
+        pending = self._state.pending
+        counts = {one: sum(not row.waiting for row in pending.get(one, {}).values()) for one in endpoints}
+        return {endpoint: min(rows_max, count) for endpoint, count in counts.items()}
+
     async def oldest_due_ms(self) -> int | None:
         """The earliest due time."""
         rows = [row for group in self._state.pending.values() for row in group.values()]

@@ -334,6 +334,10 @@ async def check_work_is_found(world: World) -> None:
     assert await world.store.oldest_due_ms() == start_ms
     assert await world.store.newest_event_ms() == world.now_ms
     assert await world.store.pending_counts() == {"due": 3, "waiting": 1}
+    both = [first.position, second.position, idle.position]
+    assert await world.store.due_counts(both, rows_max=10) == dict(zip(both, (2, 1, 0), strict=True))
+    assert await world.store.due_counts(both, rows_max=1) == dict(zip(both, (1, 1, 0), strict=True))
+    assert await world.store.due_counts([], rows_max=1) == {}
 
 
 async def check_windows_go_by_due_time(world: World) -> None:
