@@ -283,11 +283,17 @@ class Engine:
             ref.due_ms = now_ms + 100
             lane.push(ref, handed=False)
             return
+        # Marked before its data is touched: a delivery that ends the process at any step from here on is counted.
+        self._taken_slots[ref.position] = self._slots.take(ref.position, ref.round, ref.number)
         try:
             wire = builder.build(ref, payload, wall_s=self._clock.wall_s(), now_ms=now_ms)
         except FormatConflict:
+            self._slots.free(self._taken_slots.pop(ref.position))
             self._end(lane, ref, "format_conflict")
             return
+        except Exception as error:
+            self.on_fatal(error)
+            raise
         self.budget.started(ref.position, len(payload.data))
         if not self.budget.is_kept(len(payload.data)):
             lane.drop_payload(ref)
@@ -297,7 +303,6 @@ class Engine:
         self, lane: Lane, ref: DeliveryRef, target: Target, event_type: str, wire: tuple[bytes, bytes], now_ms: int
     ) -> None:
         host, troubled = target.pool_key, lane.troubled
-        self._taken_slots[ref.position] = self._slots.take(ref.position, ref.round, ref.number)
         lane.started(now_ms)
         self.dispatcher.started(host, troubled=troubled)
         if ref.crashes >= SUSPECT_CRASHES:
@@ -316,8 +321,19 @@ class Engine:
         started_ms: int,
         outcome: Outcome,
     ) -> None:
-        """An attempt ended: decide, free the slot, hand the result to the writer."""
+        """An attempt ended: judge it. Should that fail, the node ends, and what was in flight is counted (rule E5)."""
         self._flights.pop(ref.position, None)
+        try:
+            self._judge(lane, ref, event_type, started_ms, outcome)
+        except Exception as error:
+            self.on_fatal(error)
+            raise
+        self.dispatcher.finished(lane, host, troubled=troubled)
+        if self._draining and not self._flights:
+            self._drained.set()
+
+    def _judge(self, lane: Lane, ref: DeliveryRef, event_type: str, started_ms: int, outcome: Outcome) -> None:
+        """Decide and hand the result to the writer."""
         view = lane.view
         if view is None:
             raise RuntimeError("an attempt ended in a lane that was never configured")
@@ -336,9 +352,6 @@ class Engine:
             self._telemetry.circuit(lane.endpoint, view.circuit.state)
         waited_for = ref.ordered or ref.trigger == "test" or ref.crashes >= SUSPECT_CRASHES
         self._writer.record(decision, urgent=waited_for)
-        self.dispatcher.finished(lane, host, troubled=troubled)
-        if self._draining and not self._flights:
-            self._drained.set()
 
     def _end(self, lane: Lane, ref: DeliveryRef, reason: str) -> None:
         """End a delivery as dead without an attempt."""
