@@ -79,6 +79,37 @@ def test_a_change_by_others_is_found_within_a_second() -> None:
     _keep_house(story)
 
 
+def test_an_end_of_a_pause_that_nobody_told_of_is_found() -> None:
+    """Resumed in the store without a hint, while nothing of the endpoint is in memory: it goes on."""
+
+    async def story(rig: Rig, _: Housekeeping) -> None:
+        endpoint = await rig.endpoint()
+        await rig.state(endpoint, "pause")
+        await rig.publish(endpoint, count=3)
+        await rig.pass_s(10)
+        await rig.store.commit([ops.SetEndpointState(endpoint.tenant, endpoint.position, "resume", rig.now_ms())])
+        await rig.until(lambda: len(rig.wire.requests) == 3, within_s=2.5)
+
+    _keep_house(story)
+
+
+def test_an_idle_endpoint_is_looked_at_before_work_is_found_for_it() -> None:
+    """Paused in the store without a hint while it had nothing to do: what the poll finds for it is not sent."""
+
+    async def story(rig: Rig, _: Housekeeping) -> None:
+        endpoint = await rig.endpoint()
+        await rig.publish(endpoint)
+        await rig.until(lambda: len(rig.wire.requests) == 1)
+        await rig.pass_s(3)
+        await rig.store.commit([ops.SetEndpointState(endpoint.tenant, endpoint.position, "pause", rig.now_ms())])
+        rig.engine.hand_off = lambda _: None  # type: ignore[method-assign,assignment] # the hints are lost
+        await rig.publish(endpoint)
+        await rig.pass_s(10)
+        assert len(rig.wire.requests) == 1
+
+    _keep_house(story)
+
+
 def test_the_lease_is_renewed_and_sending_follows_it() -> None:
     """Nothing is sent before the first renewal; while renewals fail sending ends before the lease does."""
 

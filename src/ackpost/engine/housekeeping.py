@@ -116,9 +116,9 @@ class Housekeeping:
         self._watch_clock()
         self._watch_store()
         work = await self._store.scan_work(after_endpoint=self._scan_after, limit=SCAN_ENDPOINTS)
+        await self._compare_revs({item.endpoint for item in work})
         self._engine.found_work(work)
         self._scan_after = work[-1].endpoint if len(work) >= SCAN_ENDPOINTS else 0
-        await self._compare_revs()
         self._polls += 1
         if self._polls % SWEEP_EVERY_POLLS == 0:
             promoted = await self._writer.submit(Promote(SWEEP_ROWS, self._clock.now_ms()))
@@ -126,10 +126,15 @@ class Housekeeping:
                 self._telemetry.note("order.promoted_by_sweep", deliveries=len(promoted.refs))
         return 0.01 if self._scan_after else POLL_S
 
-    async def _compare_revs(self) -> None:
-        """A higher rev in the store means that somebody else changed the endpoint or its deliveries (rule E2)."""
+    async def _compare_revs(self, with_work: set[int]) -> None:
+        """A higher rev in the store means that somebody else changed the endpoint or its deliveries (rule E2).
+
+        Endpoints with work that is in no lane's memory are among them: paused ones, and those that had none until now.
+        """
         held = {
-            lane.endpoint: lane.view.endpoint.rev for lane in self._engine.lanes.values() if lane.known and lane.view
+            lane.endpoint: lane.view.endpoint.rev
+            for lane in self._engine.lanes.values()
+            if lane.view and (lane.known or lane.endpoint in with_work)
         }
         if not held:
             return

@@ -125,6 +125,11 @@ class Lane:
         self.complete[:] = (False, False, False)
         self.bounds[:] = (_NO_BOUND, _NO_BOUND, _NO_BOUND)
 
+    def forget_all(self) -> None:
+        """Count nothing of this lane any more: its endpoint is gone, and what ends is told to no lane."""
+        for ref in list(self.known.values()):
+            self._forget(ref)
+
     def tests_held(self) -> list[DeliveryRef]:
         """Test deliveries that are not sent yet: they are kept over reloads, as they go whatever the state."""
         unfetched = [ref for ref in self.unfetched.values() if ref.trigger == "test"]

@@ -117,6 +117,7 @@ class Loader:
                 lane.deleted = True
                 lane.loading = False
                 self._host.lane_gone(lane)
+                lane.forget_all()
                 return
             lane.forget_queued()
             self._configure(lane, endpoint)
