@@ -30,7 +30,8 @@ PATHS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 _OF_EVENT = "position > e.position AND position <= e.position + e.fanout"
 LOST = (
-    f"event e WHERE (SELECT count(*) FROM delivery WHERE {_OF_EVENT}) + (SELECT count(*) FROM history WHERE {_OF_EVENT})"
+    f"event e WHERE (SELECT count(*) FROM delivery WHERE {_OF_EVENT})"
+    f" + (SELECT count(*) FROM history WHERE {_OF_EVENT})"
     f" + (SELECT count(*) FROM dead_letter WHERE {_OF_EVENT}) <> e.fanout"
 )
 """Events that do not have all their deliveries, or one twice."""
