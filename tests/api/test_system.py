@@ -80,6 +80,7 @@ def test_metrics_say_what_happened() -> None:
         assert samples["ackpost_circuit_changes_total", "open"] == 1
         assert samples["ackpost_deliveries_pending", "none"] == 2
         assert samples["ackpost_oldest_due_age_seconds",] == 30
+        assert ("ackpost_store_round_trips_total",) in samples
         assert samples["ackpost_endpoints_stopped", "paused"] == 1
         assert b"tenant" not in answer.body
 

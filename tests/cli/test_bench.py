@@ -31,12 +31,14 @@ def test_it_compares_with_the_bare_loop(tmp_path: Path) -> None:
     figures = _bench(tmp_path, "--events", "1000", "--compare")
     assert figures["accepted"] == figures["received"] == 1000
     assert figures["repeated"] == 0
-    assert figures["ratio"] > 0
+    assert figures["ratios"]["rate / bare loop"] > 0
+    assert figures["ratios"]["CPU: bare loop / this"] > 0
+    assert figures["round_trips_per_1000"] >= figures["commits_per_1000"] > 0
 
 
 @pytest.mark.parametrize(
     ("options", "requests"),
-    [(("--batch", "50"), 1000), (("--fan-out", "4"), 4000), (("--uids", "--rate", "2000"), 1000)],
+    [(("--batch", "50", "--fan-out", "4"), 4000), (("--uids", "--rate", "2000"), 1000)],
 )
 def test_its_options_change_the_load(tmp_path: Path, options: tuple[str, ...], requests: int) -> None:
     """Batches, fan-out, a paced load with uids: all that was asked for arrives."""
@@ -59,8 +61,29 @@ def test_a_backlog_and_a_history_lie_in_the_file_and_are_kept_for_the_next_run(t
 
 
 def test_endpoints_that_hang_are_no_receivers(tmp_path: Path) -> None:
-    """With some of a hundred that never answer, the others get theirs; latency at a third of the rate is told too."""
-    figures = _bench(tmp_path, "--events", "1000", "--hang", "1", "--at-third")
-    assert (figures["accepted"], figures["received"]) == (1000, 990)
-    assert figures["beside"]["received"] == 1000
+    """With one of a hundred that never answers, the others get theirs; it is told how late, with and without it."""
+    figures = _bench(tmp_path, "--events", "500", "--hang", "1")
+    assert (figures["accepted"], figures["received"]) == (500, 495)
+    assert figures["beside"]["received"] == 500
+    assert figures["ratios"]["p95 / without it"] > 0
+
+
+def test_latency_is_measured_at_a_third_of_the_rate_that_was_reached(tmp_path: Path) -> None:
+    """The second run is paced by the first one."""
+    figures = _bench(tmp_path, "--events", "500", "--at-third")
+    assert figures["at_third"]["accept_rate"] < figures["accept_rate"] / 2
     assert figures["at_third"]["received_p99_ms"] > 0
+
+
+def test_another_database_than_a_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    """As the server refuses it."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "ackpost", "bench", "--database-url", "mysql://localhost/x"],
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode != 0
+    (line,) = ended.stderr.decode().strip().splitlines()
+    assert "database_url" in line

@@ -37,6 +37,7 @@ class Figures(msgspec.Struct):
     due_unsent: int
     in_flight: int
     oldest_due_age_s: float
+    round_trips: int
     circuits: Mapping[str, int]
     states: Mapping[str, int]
     ready: bool
@@ -63,9 +64,7 @@ class AckpostCollector(Collector):
             "ackpost_attempts", "Attempts by outcome (delivered, or the error's code).", "outcome",
             counters.attempts_by_outcome,
         )  # fmt: skip
-        yield _counter(
-            "ackpost_deliveries_ended", "Deliveries that ended by an attempt.", "status", counters.endings
-        )
+        yield _counter("ackpost_deliveries_ended", "Deliveries that ended by an attempt.", "status", counters.endings)
         yield _counter("ackpost_deliveries_dead", "Deliveries that died, by reason.", "reason", counters.dead_by_reason)
         yield _counter("ackpost_circuit_changes", "Changes of circuits by state.", "state", counters.circuit_changes)
         yield _counter("ackpost_notes", "Rare operational facts; the log says more.", "name", counters.notes)
@@ -87,6 +86,11 @@ class AckpostCollector(Collector):
 
     def _present(self) -> Iterator[Metric]:
         figures = self._figures
+        yield CounterMetricFamily(
+            "ackpost_store_round_trips",
+            "Exchanges with the database: statements of PostgreSQL, commits and reads of SQLite.",
+            value=figures.round_trips,
+        )
         yield GaugeMetricFamily("ackpost_ready", "1 when store and engine work.", int(figures.ready))
         yield _gauge(
             "ackpost_deliveries_pending",
@@ -117,6 +121,7 @@ async def figures_of(services: Services) -> Figures:
         due_unsent=services.engine.due_unsent(),
         in_flight=services.engine.requests_in_flight(),
         oldest_due_age_s=0.0 if oldest_ms is None else max(0, services.clock.now_ms() - oldest_ms) / 1000,
+        round_trips=store.round_trips,
         circuits={state: len(await store.endpoints(None, page, circuits=(state,))) for state in _CIRCUITS},
         states={state: len(await store.endpoints(None, page, states=(state,))) for state in _STATES},
         ready=services.engine.readiness() is None,

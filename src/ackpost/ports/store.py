@@ -208,6 +208,9 @@ class Store(Protocol):
     """A durable store. Any call may raise ``StoreError``; after one from ``commit`` nothing of the group is stored."""
 
     salt: int
+    round_trips: int
+    """Exchanges with the database since this was made: what costs a round trip where it is a server, a commit or a read
+    where it is a file."""
 
     async def open(self, *, node: str, now_ms: int, lease_ms: int) -> int:
         """Open or create, migrate, take ownership; give this node's incarnation.

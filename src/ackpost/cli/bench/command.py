@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -15,6 +16,8 @@ from ackpost.config import sqlite_path
 
 HEALTHY_BESIDE_HANGING = 99
 AT_THIRD_S = 10
+BARE = "bare loop"
+WITHOUT = "without it"
 
 
 class Run(msgspec.Struct):
@@ -27,6 +30,18 @@ class Run(msgspec.Struct):
     bare: BareFigures | None = None
     beside: Figures | None = None
     at_third: Figures | None = None
+
+    def ratios(self) -> dict[str, float]:
+        """Shares of what it is compared to: of its rate, and its processor time per delivery over this one's."""
+        figures, ratios = self.figures, dict[str, float]()
+        for name, other in ((BARE, self.bare), (WITHOUT, self.beside)):
+            if other is not None:
+                ratios[f"rate / {name}"] = figures.delivery_rate / other.delivery_rate
+                ratios[f"CPU: {name} / this"] = other.cpu_s_per_1000 / figures.cpu_s_per_1000
+        if self.beside is not None:
+            ratios[f"accept rate / {WITHOUT}"] = figures.accept_rate / self.beside.accept_rate
+            ratios[f"p95 / {WITHOUT}"] = figures.received_p95_ms / self.beside.received_p95_ms
+        return ratios
 
 
 @app.command()
@@ -66,17 +81,15 @@ def bench(
         rate_per_s=rate, uids=uids, backlog=backlog, history=history,
         database=None if database_url is None else str(sqlite_path(database_url)),
     )  # fmt: skip
-    ratios: list[float] = []
+    runs: list[Run] = []
     for number in range(1, pairs + 1):
-        run = _run(plan, compare=compare, at_third=at_third)
-        if run.bare is not None:
-            ratios.append(run.figures.delivery_rate / run.bare.delivery_rate)
+        runs.append(_run(plan, compare=compare, at_third=at_third))
         if as_json:
-            print(json.dumps(_as_json(run)), flush=True)
+            print(json.dumps(_as_json(runs[-1])), flush=True)
         else:
-            _show(number, run)
-    if len(ratios) > 1 and not as_json:
-        print(f"ratio: median {statistics.median(ratios):.2f}, from {min(ratios):.2f} to {max(ratios):.2f}")
+            _show(number, runs[-1])
+    if len(runs) > 1 and not as_json:
+        _show_spread(runs)
 
 
 def _run(plan: Plan, *, compare: bool, at_third: bool) -> Run:
@@ -95,10 +108,9 @@ def _run(plan: Plan, *, compare: bool, at_third: bool) -> Run:
 
 
 def _as_json(run: Run) -> dict[str, object]:
-    """The figures, with what they are compared to under ``bare``, ``beside`` and ``at_third``."""
+    """The figures, with what they are compared to under ``bare``, ``beside`` and ``at_third``, and the ``ratios``."""
     shown: dict[str, object] = msgspec.to_builtins(run.figures)
-    ratio = None if run.bare is None else run.figures.delivery_rate / run.bare.delivery_rate
-    return {**shown, "ratio": ratio, **{
+    return {**shown, "ratios": run.ratios(), **{
         name: msgspec.to_builtins(getattr(run, name)) for name in ("bare", "beside", "at_third")
     }}  # fmt: skip
 
@@ -112,9 +124,9 @@ def _show(number: int, run: Run) -> None:
         ("delivery rate, drained", f"{figures.delivery_rate:,.0f} deliveries/s"),
         ("accept p50 / p99", f"{figures.accept_p50_ms:.1f} / {figures.accept_p99_ms:.1f} ms"),
         ("accept → received p50 / p95 / p99", _ages(figures)),
-        ("CPU per 1,000 deliveries", f"{figures.cpu_s_per_1000 * 1000:.0f} ms"),
+        ("CPU per 1,000 deliveries", _cpu(figures)),
         ("commits per 1,000 deliveries", f"{figures.commits_per_1000:.1f}"),
-        ("round trips per 1,000 deliveries", "0 (the database is in the process)"),
+        ("round trips per 1,000 deliveries", f"{figures.round_trips_per_1000:.1f} (commits and reads, in the process)"),
         ("peak RSS", f"{figures.peak_rss_mib:.0f} MiB"),
         ("start to ready", f"{figures.start_s:.1f} s"),
         ("database file", f"{figures.file_mib:,.0f} MiB"),
@@ -126,28 +138,41 @@ def _show(number: int, run: Run) -> None:
 
 
 def _compared(run: Run) -> list[tuple[str, str]]:
-    figures, rows = run.figures, list[tuple[str, str]]()
+    rows: list[tuple[str, str]] = []
     if run.at_third is not None:
         rows.append(("at a third: rate", f"{run.at_third.accept_rate:,.0f} events/s"))
         rows.append(("at a third: p50 / p95 / p99", _ages(run.at_third)))
     if run.beside is not None:
         beside = run.beside
-        rate = figures.delivery_rate / beside.delivery_rate
-        cpu = beside.cpu_s_per_1000 / figures.cpu_s_per_1000
-        p95 = figures.received_p95_ms / beside.received_p95_ms
         rows += [
-            ("without it: delivery rate", f"{beside.delivery_rate:,.0f} deliveries/s, ratio {rate:.2f}"),
-            ("without it: CPU per 1,000", f"{beside.cpu_s_per_1000 * 1000:.0f} ms, ratio {cpu:.2f}"),
-            ("without it: p50 / p95 / p99", f"{_ages(beside)}, ratio of p95 {p95:.2f}"),
+            (f"{WITHOUT}: rates", f"{beside.accept_rate:,.0f} events/s, {beside.delivery_rate:,.0f} deliveries/s"),
+            (f"{WITHOUT}: CPU per 1,000", _cpu(beside)),
+            (f"{WITHOUT}: p50 / p95 / p99", _ages(beside)),
         ]
     if run.bare is not None:
         bare = run.bare
-        rows += [
-            ("bare loop", f"{bare.delivery_rate:,.0f} deliveries/s, {bare.cpu_s_per_1000 * 1000:.0f} ms CPU per 1,000"),
-            ("ratio of rates", f"{figures.delivery_rate / bare.delivery_rate:.2f}"),
-            ("ratio of CPU", f"{bare.cpu_s_per_1000 / figures.cpu_s_per_1000:.2f}"),
-        ]
+        cpu = f"{bare.cpu_s_per_1000 * 1000:.0f} ms CPU per 1,000"
+        rows.append((BARE, f"{bare.delivery_rate:,.0f} deliveries/s, {cpu}"))
+    rows += [(f"ratio of {name}", f"{ratio:.2f}") for name, ratio in run.ratios().items()]
     return rows
+
+
+def _show_spread(runs: Sequence[Run]) -> None:
+    print(f"{len(runs)} runs: median, from, to")
+    values = {
+        "delivery rate": [run.figures.delivery_rate for run in runs],
+        "CPU per 1,000 deliveries, ms": [run.figures.cpu_s_per_1000 * 1000 for run in runs],
+    }
+    for name, found in values.items():
+        print(f"  {name:<34} {statistics.median(found):,.0f}, {min(found):,.0f}, {max(found):,.0f}")
+    for name in runs[0].ratios():
+        found = [run.ratios()[name] for run in runs]
+        print(f"  ratio of {name:<25} {statistics.median(found):.2f}, {min(found):.2f}, {max(found):.2f}")
+
+
+def _cpu(figures: Figures) -> str:
+    loop = f"{figures.loop_cpu_s_per_1000 * 1000:.0f} ms of it the event loop"
+    return f"{figures.cpu_s_per_1000 * 1000:.0f} ms, {loop}"
 
 
 def _ages(figures: Figures) -> str:

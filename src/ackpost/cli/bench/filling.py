@@ -44,9 +44,9 @@ def make_past_endpoints(api: ApiClient) -> dict[str, int]:
     return filled
 
 
-def note_filled(api: ApiClient, wanted: dict[str, int]) -> None:
+def note_filled(api: ApiClient, filled: dict[str, int]) -> None:
     """Remember in the file what was filled in, for the next run on it."""
-    for uid, count in wanted.items():
+    for uid, count in filled.items():
         api.call("PATCH", f"/v1/endpoints/{uid}", {"metadata": {"filled": str(count)}})
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -29,12 +30,13 @@ class Child:
         orders: object = None,
         environment: Mapping[str, str] | None = None,
         folder: Path | None = None,
-        quiet: bool = False,
     ) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - stop() closes it
         self.process = subprocess.Popen(  # noqa: S603 - this Python and modules of this package
             [sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL if quiet else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
             env={**os.environ, **(environment or {})},
             cwd=folder,
             preexec_fn=_pin(core),  # noqa: PLW1509 - started before this process has threads, and only sets an affinity
@@ -56,7 +58,7 @@ class Child:
         if self._port == 0:
             line = self.line().strip()
             if not line.isdigit():
-                raise AckpostError(f"a process of the benchmark did not start: {line!r}")
+                raise self.failed(f"did not start: {line!r}")
             self._port = int(line)
         return self._port
 
@@ -65,13 +67,22 @@ class Child:
         output = b"" if self.process.stdout is None else self.process.stdout.read()
         self.process.wait()
         if self.process.returncode != 0:
-            raise AckpostError(f"a process of the benchmark ended with {self.process.returncode}")
+            raise self.failed(f"ended with {self.process.returncode}")
         return json.loads(output)
+
+    def failed(self, how: str) -> AckpostError:
+        """Tell what went wrong, with the last lines it wrote to its standard error."""
+        self._errors.seek(0)
+        last = self._errors.read().decode(errors="replace").strip().splitlines()[-5:]
+        return AckpostError("\n".join((f"a process of the benchmark {how}", *last)))
 
     def cpu_s(self) -> float:
         """Seconds of processor time used so far (user and system)."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return _cpu_s(f"/proc/{self.process.pid}/stat")
+
+    def loop_cpu_s(self) -> float:
+        """Of these the seconds of its first thread, which runs the event loop."""
+        return _cpu_s(f"/proc/{self.process.pid}/task/{self.process.pid}/stat")
 
     def peak_rss_mib(self) -> float:
         """The most resident memory so far."""
@@ -86,16 +97,23 @@ class Child:
     def __exit__(self, *error: object) -> None:
         self.stop()
 
-    def stop(self) -> None:
-        """End it, gently first."""
-        self.process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=35)
+    def stop(self, *, gently: bool = True) -> None:
+        """End it, gently first unless nothing it still does matters."""
+        if gently:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout=35)
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
         if self.process.stdout is not None:
             self.process.stdout.close()
+        self._errors.close()
+
+
+def _cpu_s(path: str) -> float:
+    fields = Path(path).read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _pin(core: int) -> Callable[[], None]:

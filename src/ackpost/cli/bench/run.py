@@ -19,6 +19,7 @@ from ackpost.wiring.system import SystemClock
 
 OPERATOR_KEY = "bench-operator-key-0123456789abcdef"
 DRAIN_S = 120.0
+WARM_UP_EVENTS = 2000
 
 
 class Plan(msgspec.Struct):
@@ -47,7 +48,10 @@ class Plan(msgspec.Struct):
 
 
 class Figures(msgspec.Struct):
-    """What one run showed. Rates are per second of the whole span, first publish to last delivery."""
+    """What one run showed. Rates are per second of the whole span, first publish to last delivery.
+
+    ``loop_cpu_s_per_1000`` is the event loop's part of ``cpu_s_per_1000``; the rest is that of the threads beside it.
+    """
 
     accepted: int
     received: int
@@ -60,7 +64,9 @@ class Figures(msgspec.Struct):
     received_p95_ms: float
     received_p99_ms: float
     cpu_s_per_1000: float
+    loop_cpu_s_per_1000: float
     commits_per_1000: float
+    round_trips_per_1000: float
     peak_rss_mib: float
     start_s: float
     file_mib: float
@@ -80,34 +86,35 @@ def measure(plan: Plan) -> Figures:
         Child("ackpost.cli.bench.receiver", core=OTHER_CORE) as receiver,
     ):
         database = Path(plan.database or f"{folder}/bench.db").absolute()
-        if plan.backlog or plan.history:
-            _fill(database, plan)
-        with Server(database) as server:
+        filled = _fill(database, plan) if plan.backlog or plan.history else {}
+        with Server(database, is_last=plan.database is None) as server:
+            filling.note_filled(server.api, filled)
             event_type = _make_endpoints(server.api, receiver.port(), plan)
             return _measured(plan, server, receiver.port(), event_type)
 
 
-def _fill(database: Path, plan: Plan) -> None:
-    """Put backlog and history into the file, but for what lies there from an earlier run."""
+def _fill(database: Path, plan: Plan) -> dict[str, int]:
+    """Put backlog and history into the file, but for what lies there from an earlier run; give what is new there."""
     wanted = {filling.PAUSED: plan.backlog // 2, filling.DEAD: plan.backlog - plan.backlog // 2,
               filling.DONE: plan.history}  # fmt: skip
     with Server(database) as server:
         present = filling.make_past_endpoints(server.api)
-    filling.fill(database, {uid: count - present[uid] for uid, count in wanted.items()})
-    with Server(database) as server:
-        filling.note_filled(server.api, {uid: max(count, present[uid]) for uid, count in wanted.items()})
+    missing = {uid: count - present[uid] for uid, count in wanted.items() if count > present[uid]}
+    filling.fill(database, missing)
+    return {uid: wanted[uid] for uid in missing}
 
 
 def _measured(plan: Plan, server: Server, target: int, event_type: str) -> Figures:
-    _warm_up(server.port, target)
+    _warm_up(server.port, target, min(WARM_UP_EVENTS, plan.events))
     before = _metrics(server.api)
-    cpu_before = server.child.cpu_s()
+    cpu_before, loop_before = server.child.cpu_s(), server.child.loop_cpu_s()
     loaded = _load(plan, server.port, event_type)
     expected = plan.answered * plan.fan_out
     stats = _drain(target, expected)
     recorded = _recorded(server.api, before, expected)
+    cpu_s, loop_cpu_s = server.child.cpu_s() - cpu_before, server.child.loop_cpu_s() - loop_before
     span_s = stats["last_at"] - loaded["started_at"]
-    commits = _commits(_metrics(server.api)) - _commits(before)
+    after = _metrics(server.api)
     if loaded["refused"] or recorded < expected:
         raise AckpostError(f"refused {loaded['refused']}, recorded {recorded} of {expected}")
     return Figures(
@@ -121,8 +128,10 @@ def _measured(plan: Plan, server: Server, target: int, event_type: str) -> Figur
         received_p50_ms=stats["p50_ms"],
         received_p95_ms=stats["p95_ms"],
         received_p99_ms=stats["p99_ms"],
-        cpu_s_per_1000=(server.child.cpu_s() - cpu_before) / expected * 1000,
-        commits_per_1000=commits / expected * 1000,
+        cpu_s_per_1000=cpu_s / expected * 1000,
+        loop_cpu_s_per_1000=loop_cpu_s / expected * 1000,
+        commits_per_1000=(_commits(after) - _commits(before)) / expected * 1000,
+        round_trips_per_1000=(_round_trips(after) - _round_trips(before)) / expected * 1000,
         peak_rss_mib=server.child.peak_rss_mib(),
         start_s=server.start_s,
         file_mib=server.file_mib(),
@@ -136,7 +145,7 @@ def measure_bare(plan: Plan) -> BareFigures:
         orders = {"target": f"http://127.0.0.1:{target}/in"}
         with Child("ackpost.cli.bench.bare", core=SERVER_CORE, orders=orders) as bare:
             port = bare.port()
-            _load(Plan(events=2000), port, "bare.warm")
+            _load(Plan(events=min(WARM_UP_EVENTS, plan.events)), port, "bare.warm")
             _receiver(target).call("GET", "/reset")
             cpu_before = bare.cpu_s()
             loaded = _load(Plan(events=plan.events, connections=plan.connections), port, "bare.event")
@@ -148,10 +157,11 @@ def measure_bare(plan: Plan) -> BareFigures:
 
 
 class Server:
-    """The real server on a free port, ready."""
+    """The real server on a free port, ready. ``is_last``: nobody opens its file after it."""
 
-    def __init__(self, database: Path) -> None:
+    def __init__(self, database: Path, *, is_last: bool = False) -> None:
         self._database = database
+        self._is_last = is_last
 
     def __enter__(self) -> Self:
         started = time.monotonic()
@@ -169,7 +179,7 @@ class Server:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.child.stop()
+        self.child.stop(gently=not self._is_last)
 
     def file_mib(self) -> float:
         """How large the database's file is now."""
@@ -182,7 +192,7 @@ class Server:
             if found:
                 self._drain_log()
                 return int(found.group(1))
-        raise AckpostError("the server of the benchmark did not start")
+        raise self.child.failed("did not start")
 
     def _drain_log(self) -> None:
         stream = self.child.process.stdout
@@ -207,9 +217,9 @@ def _make_endpoints(api: ApiClient, target: int, plan: Plan) -> str:
     return event_type
 
 
-def _warm_up(port: int, target: int) -> None:
-    _load(Plan(events=2000), port, "warm.up")
-    _drain(target, 2000)
+def _warm_up(port: int, target: int, events: int) -> None:
+    _load(Plan(events=events), port, "warm.up")
+    _drain(target, events)
     _receiver(target).call("GET", "/reset")
 
 
@@ -260,6 +270,10 @@ def _delivered(metrics: str) -> int:
 
 def _commits(metrics: str) -> int:
     return int(_value(metrics, r"ackpost_commit_seconds_count"))
+
+
+def _round_trips(metrics: str) -> int:
+    return int(_value(metrics, r"ackpost_store_round_trips_total"))
 
 
 def _value(metrics: str, name: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import asyncpg
@@ -10,6 +11,8 @@ from ackpost.store.postgres.faults import mapped
 
 Connection = Any
 """``asyncpg.Connection``; the library has no types."""
+
+OnQuery = Callable[[object], None]
 
 CONNECT_TIMEOUT_S: Final = 5.0
 COMMAND_TIMEOUT_S: Final = 15.0
@@ -34,8 +37,8 @@ _SETTINGS: Final = {
 }
 
 
-async def connect(dsn: str, schema: str) -> Connection:
-    """Give a new connection.
+async def connect(dsn: str, schema: str, on_query: OnQuery | None = None) -> Connection:
+    """Give a new connection; ``on_query`` is called after each statement.
 
     Raises: StoreError.
     """
@@ -49,11 +52,17 @@ async def connect(dsn: str, schema: str) -> Connection:
             server_settings={**_SETTINGS, "search_path": quoted(schema)},
         )
         await _make_durable(connection)
+        if on_query is not None:
+            connection.add_query_logger(on_query)
         return connection
 
 
-async def make_pool(dsn: str, schema: str, connections_max: int) -> Any:
-    """Give a pool of connections for reading; it connects when first asked."""
+async def make_pool(dsn: str, schema: str, connections_max: int, on_query: OnQuery) -> Any:
+    """Give a pool of connections for reading; it connects when first asked. ``on_query`` is called as above."""
+
+    async def init(connection: Connection) -> None:
+        connection.add_query_logger(on_query)
+
     with mapped():
         return await asyncpg.create_pool(
             dsn,
@@ -64,6 +73,7 @@ async def make_pool(dsn: str, schema: str, connections_max: int) -> Any:
             statement_cache_size=_STATEMENTS_KEPT,
             max_cached_statement_lifetime=0,
             max_inactive_connection_lifetime=_IDLE_CONNECTION_S,
+            init=init,
             reset=_keep,
             server_settings={**_SETTINGS, "search_path": quoted(schema)},
         )

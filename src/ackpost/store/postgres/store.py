@@ -54,6 +54,7 @@ class PostgresStore(Reads):
         self.dsn = dsn
         self.schema = schema
         self.salt = 0
+        self.round_trips = 0
         self._new_salt = salt
         self._scan_rows_max = scan_rows_max
         self._readers_max = readers_max
@@ -69,6 +70,10 @@ class PostgresStore(Reads):
         """The time of the newest position, or up to a second more after a crash; the store is open."""
         return 0 if self._ledger is None else self._ledger.last_position >> 20
 
+    def _note_query(self, _query: object) -> None:
+        """Count one exchange with the server."""
+        self.round_trips += 1
+
     # ---- ownership
 
     async def open(self, *, node: str, now_ms: int, lease_ms: int) -> int:
@@ -78,7 +83,7 @@ class PostgresStore(Reads):
         """
         if self._ledger is not None:
             raise StoreError("The database is open already.")
-        connection = await connect(self.dsn, self.schema)
+        connection = await connect(self.dsn, self.schema, self._note_query)
         try:
             with mapped():
                 await migrate(connection, self.schema)
@@ -86,7 +91,7 @@ class PostgresStore(Reads):
                 async with connection.transaction():
                     await own(ledger, node=node, now_ms=now_ms, lease_ms=lease_ms, salt=self._new_salt)
                 ledger.committed()
-            self._pool = await make_pool(self.dsn, self.schema, self._readers_max)
+            self._pool = await make_pool(self.dsn, self.schema, self._readers_max, self._note_query)
         except BaseException:
             connection.terminate()
             raise
@@ -114,7 +119,7 @@ class PostgresStore(Reads):
         """Give the writing connection, a new one where the last was lost."""
         if self._writer is None or self._writer.is_closed():
             self._writer = None
-            self._writer = ledger.connection = await connect(self.dsn, self.schema)
+            self._writer = ledger.connection = await connect(self.dsn, self.schema, self._note_query)
         return self._writer
 
     def _drop_writer(self) -> None:

@@ -47,6 +47,7 @@ class SqliteStore(Reads):
     ) -> None:
         self.path = path
         self.salt = 0
+        self.round_trips = 0
         self._inline = inline
         self._scan_rows_max = scan_rows_max
         self._new_salt = salt
@@ -208,6 +209,7 @@ class SqliteStore(Reads):
 
     async def commit(self, operations: Sequence[Operation]) -> list[Result | Repeated | RequestError]:
         """Apply in order in one durable transaction; a refusal is that operation's result."""
+        self.round_trips += 1
         return await self._writer.run(lambda: self._commit(operations))
 
     def _commit(self, operations: Sequence[Operation]) -> list[Result | Repeated | RequestError]:
@@ -309,9 +311,11 @@ class SqliteStore(Reads):
     # ---- reads
 
     async def _read(self, work: Callable[[apsw.Connection], Given]) -> Given:
+        self.round_trips += 1
         return await self._readers.run(lambda: self._with_reader(work))
 
     async def _read_hot(self, work: Callable[[apsw.Connection], Given]) -> Given:
+        self.round_trips += 1
         return await self._hot_reader.run(lambda: self._with_reader(work))
 
     def _with_reader(self, work: Callable[[apsw.Connection], Given]) -> Given:

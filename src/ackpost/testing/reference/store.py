@@ -65,6 +65,7 @@ class ReferenceStore:
     def __init__(self, durable: State | None = None, *, scan_rows_max: int = 10_000) -> None:
         self.durable = State() if durable is None else durable
         self.salt = self.durable.salt
+        self.round_trips = 0
         self._scan_rows_max = scan_rows_max
         self._incarnation: int | None = None
 
@@ -103,6 +104,7 @@ class ReferenceStore:
 
     async def commit(self, operations: Sequence[Operation]) -> list[Result | Repeated | RequestError]:
         """Apply in order. Every operation checks all before it changes anything."""
+        self.round_trips += 1
         state = self._state
         owned = self._incarnation == state.incarnation
         renewals = [op for op in operations if isinstance(op, ops.RenewLease)]
