@@ -57,6 +57,10 @@ def _step(text: str) -> Step:
     return _ADDED.get(text) or parse_script(text)[0]
 
 
+UNREAD_S = 30.0
+ARRIVAL_S = 0.3
+
+
 class Receiver:
     """What answers on one path."""
 
@@ -127,7 +131,7 @@ class Site:
         self._network.see(f"wire {step.kind}{':' + step.where if step.where else ''}")
         if step.kind == "unread":
             writer.transport.pause_reading()  # type: ignore[attr-defined] # a stream's transport reads too
-            await asyncio.sleep(30)
+            await asyncio.sleep(UNREAD_S)
             return False
         if step.kind != "early":
             length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
@@ -155,6 +159,6 @@ async def _act(step: Step, writer: asyncio.StreamWriter) -> str:
         return "vanish"
     if step.kind == "vanish":
         writer.write(answers.whole(Step()))
-        await asyncio.sleep(0.3)  # what was sent arrives first
+        await asyncio.sleep(ARRIVAL_S)  # what was sent arrives first
         return "vanish"
     return await answers.answer(step, writer)
