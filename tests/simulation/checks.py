@@ -26,12 +26,14 @@ class Checks:
         self._last_sent_ms: dict[int, int] = {}
         self._bodies: dict[int, bytes] = {}
         self._wait_until_ms: dict[int, int] = {}
+        self._circuits: dict[int, str] = {}
 
     def forget(self) -> None:
         """Another process begins: what was counted in memory is gone."""
         self._sent.clear()
         self._failures.clear()
         self._wait_until_ms.clear()
+        self._circuits.clear()
 
     def on_send(self, send: Send) -> None:
         """Raises: Violation."""
@@ -48,6 +50,7 @@ class Checks:
             return
         if send.is_test:
             return
+        self._look_at_circuit(send.endpoint)
         policy = effective_policy(endpoint.policy)
         others = [one for one in world.history.under_way(send.endpoint) if not one.is_test]
         self._check_state(send, endpoint)
@@ -57,6 +60,13 @@ class Checks:
         if len(others) + 1 > policy.max_in_flight and self._is_late(send):
             raise Violation(f"I6: {len(others) + 1} in flight, allowed are {policy.max_in_flight}")
         self._last_sent_ms[send.endpoint] = send.true_ms
+
+    def circuit_is(self, endpoint: int, state: str) -> None:
+        """Count transitions of the circuit as the engine has it in memory."""
+        before = self._circuits.get(endpoint)
+        if before != state:
+            self._circuits[endpoint] = state
+            self._world.history.seen[f"circuit {before or 'begins'} > {state}"] += 1
 
     def waits_ended(self, endpoint: int) -> None:
         """A person let the endpoint go on at once."""
@@ -78,6 +88,12 @@ class Checks:
             return
         good = send.code == "delivered"
         self._failures[send.endpoint] = 0 if good else self._failures.get(send.endpoint, 0) + 1
+
+    def _look_at_circuit(self, endpoint: int) -> None:
+        node = self._world.node
+        lane = None if node is None else node.engine.lanes.get(endpoint)
+        if lane is not None and lane.view is not None:
+            self.circuit_is(endpoint, lane.view.circuit.state)
 
     # ---- the delivery
 
@@ -119,15 +135,16 @@ class Checks:
         let_go = self._world.history.touched_by_people
         # Nor is one that was made later, by hand.
         pending = [one.position for one in state.ordered.get(place, {}).values() if one.trigger == "schedule"]
-        before = [*pending, *state.holds.get(place, {})]
+        held = [one for one in state.holds.get(place, {}) if state.rows[one].trigger == "schedule"]
+        before = [*pending, *held]
         before = [one for one in before if state.rows[one].event < row.event and one not in let_go]
         if before and not self._reordered(send):
             raise Violation(f"I4: {row} is sent before another of its key has ended: {before}")
 
     def _check_age(self, send: Send, row: Row, endpoint: Endpoint, policy: Policy) -> None:
         limit_s = policy.retry.max_age_s
-        if limit_s is None or row.status != "pending":
-            return
+        if limit_s is None or row.status != "pending" or send.delivery in self._world.history.touched_by_people:
+            return  # who asks for one now gets it, whatever its age
         age_ms = endpoint.clock_ms(send.at_ms) - row.age_start_ms
         if age_ms > limit_s * 1000 + AGE_LATE_MS:
             raise Violation(f"I6: sent at the age of {age_ms} ms, allowed are {limit_s} s: {row}")

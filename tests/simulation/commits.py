@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from ackpost.core.model import Endpoint
 from ackpost.errors import RequestError
 from ackpost.ports import operations as ops
 from tests.simulation.history import Violation
 from tests.simulation.loop import Process
+from tests.simulation.setup import path_of
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 TOLD_MS = 100
+LATE_MS = 15_000
+"""How long before its commit a result may have been known, while the store was in trouble."""
 _AGAIN: Final = ("pending", "waiting")
 ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     "new": _AGAIN,
@@ -99,6 +103,10 @@ class Commits:
             return
         seen[f"operation {type(operation).__name__}"] += 1
         seen[f"reply {type(reply).__name__}"] += 1
+        if isinstance(operation, ops.CreateEndpoint) and isinstance(reply, ops.EndpointSaved):
+            self.made(reply.endpoint)
+        if isinstance(operation, ops.Interrupt) and isinstance(reply, ops.Interrupted):
+            seen["code interrupted"] += reply.pending
         if isinstance(operation, ops.SetEndpointState):
             seen[f"operation SetEndpointState {operation.verb}"] += 1
             if operation.verb in ("resume", "enable"):
@@ -110,6 +118,10 @@ class Commits:
                 world.history.reordered_ms[int(reply.job.params["endpoint"])] = world.true_ms()
         if isinstance(operation, ops.Promote) and isinstance(reply, ops.Promoted) and reply.refs:
             raise Violation(f"I4: rows waited for nothing: {reply.refs}")
+
+    def made(self, endpoint: Endpoint) -> None:
+        """An endpoint is there: requests on its path are its."""
+        self._world.history.path_of_endpoint[endpoint.position] = path_of(endpoint)
 
     # ---- transitions
 
@@ -125,6 +137,7 @@ class Commits:
             if before == "new":
                 self._accepted_ms.setdefault(row.event, now_ms)
             if now == "dead":
+                self._world.history.seen[f"dead {row.reason}"] += 1
                 self._died_ms[position] = now_ms
         if len(known) > len(state.rows):
             for position in [one for one in known if one not in state.rows]:
@@ -167,7 +180,7 @@ class Commits:
         world, history = self._world, self._world.history
         keep_ms, keep_dead_ms = world.retention_ms()
         # What was stored under a clock far ahead cannot be told from a pause once a new process begins (ADR 0008).
-        now_ms = world.true_ms() + 1000 + history.old_leaps_ms
+        now_ms = world.true_ms() + LATE_MS + history.old_leaps_ms
         for event in events:
             if event not in world.state.events:
                 age_ms = now_ms - self._accepted_ms.get(event, 0)

@@ -60,6 +60,35 @@ def memory_is_clean(node: Node) -> None:
         raise Violation(f"left over: {wrong}")
 
 
+def counts_are_right(world: World) -> None:
+    """I7: a process counts what it was told is durable, all of it and once. Raises: Violation."""
+    commits = world.commits
+    counted = world.accepted_events, world.accepted_deliveries, world.counted_attempts
+    told = commits.told_events, commits.told_deliveries, commits.told_attempts
+    if counted != told:
+        raise Violation(f"I7: counted {counted}, stored {told} (events, deliveries, results)")
+
+
+async def reads_agree(world: World, node: Node) -> None:
+    """I7: counts that the store gives are those of its rows. Raises: Violation."""
+    state, store = world.state, node.durable
+    for event in state.events.values():
+        rows = Counter(str(state.rows[one].status) for one in state.rows_of_event.get(event.position, ()))
+        found = await store.event(None, event.position)
+        if found is None or found.delivery_counts != rows:
+            raise Violation(f"I7: the event counts {found}, its rows {rows}")
+    by_status = Counter(str(row.status) for row in state.rows.values() if row.trigger != "test")
+    counted: Counter[str] = Counter()
+    for _, counts in await store.stats(None, "endpoint", None):
+        counted.update(counts)
+    if +counted != by_status:
+        raise Violation(f"I7: the statistics say {counted}, the rows {by_status}")
+    pending = await store.pending_counts()
+    waiting = sum(row.waiting for row in state.rows.values() if row.status == "pending")
+    if pending != {"due": sum(row.status == "pending" for row in state.rows.values()) - waiting, "waiting": waiting}:
+        raise Violation(f"I7: {pending} are said to be pending, waiting are {waiting}")
+
+
 def check_all(world: World) -> None:
     """Raises: Violation."""
     _acknowledged_is_kept(world)
@@ -163,10 +192,17 @@ def _deaths_have_their_reason(world: World) -> None:
             "endpoint_disabled": row.endpoint in world.history.disabled_endpoints,
             "circuit_open": policy.circuit.on_open == "fail-fast",
             "data_expired": row.event in world.history.expired_events,
+            "format_conflict": row.pin.startswith("flat")
+            and b'"event"' in (world.state.events[row.event].data or b'"event"'),
             "poison": world.history.in_flight_at_crash[row.position] >= 3,
         }.get(row.reason or "")
         if not holds:
             raise Violation(f"I6: dead without cause: {row}, {attempts}")
+
+
+def _has_member_event(world: World, event: int) -> bool:
+    data = world.state.events[event].data
+    return data is None or b'"event":' in data
 
 
 def _deliveries_were_seen(world: World) -> None:

@@ -70,13 +70,12 @@ class NodeTelemetry:
         for decision in decisions:
             reason = f":{decision.reason}" if decision.verdict == "dead" else ""
             seen[f"verdict {decision.verdict}{reason}"] += 1
-            seen[f"circuit {decision.circuit.state}"] += 1
             if decision.outcome is not None:
                 seen[f"code {decision.outcome.code}"] += 1
 
     def circuit(self, endpoint: int, state: str) -> None:
         """Transitions are behaviours."""
-        self._world.history.seen[f"circuit to {state}"] += 1
+        self._world.checks.circuit_is(endpoint, state)
 
     def note(self, name: str, **fields: object) -> None:
         """Notes are behaviours; a promotion by the sweep means that a row was stuck."""
@@ -202,8 +201,8 @@ class Node:
         self.writer: Writer
         self.services: Services
         self._housekeeping: Housekeeping
-        self._durable = world.new_store(name)
-        self._store = cast("Store", NodeStore(world, self.process, self._durable))
+        self.durable = world.new_store(name)
+        self._store = cast("Store", NodeStore(world, self.process, self.durable))
         self._slots = NodeSlots(world, self.process)
 
     async def start(self) -> None:
@@ -245,13 +244,13 @@ class Node:
 
     def abandon(self) -> None:
         """The process died: the operating system closes its files."""
-        if isinstance(self._durable, MirroredStore):
-            self._durable.abandon()
+        if isinstance(self.durable, MirroredStore):
+            self.durable.abandon()
 
     def unlock(self) -> None:
         """Seen from another machine there is no lock of the operating system, only the lease."""
-        if isinstance(self._durable, MirroredStore):
-            self._durable.unlock()
+        if isinstance(self.durable, MirroredStore):
+            self.durable.unlock()
 
     async def stop(self) -> None:
         """As ``wiring`` stops a node."""

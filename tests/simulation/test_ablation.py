@@ -11,6 +11,7 @@ import pytest
 from ackpost.core import circuit as circuits
 from ackpost.core.decision import Decision
 from ackpost.core.model import DeliveryRef
+from ackpost.egress import connection
 from ackpost.engine import engine, lane, loader, writer
 from ackpost.ports.operations import Accepted, Done, RenewLease
 from ackpost.testing.reference import ReferenceStore, record, state
@@ -175,6 +176,39 @@ def _let_a_stale_owner_write(patch: Patch) -> None:
     patch.setattr(ReferenceStore, "commit", unfenced)
 
 
+def _use_connections_again_without_a_look(patch: Patch) -> None:
+    """An idle connection is taken though its end lies there unread."""
+    patch.setattr(connection.Connection, "is_fresh", lambda self, _: not self.transport.is_closing())
+
+
+def _send_again_in_silence(patch: Patch) -> None:
+    """A request whose connection was reset is written a second time within the same attempt."""
+    fail = connection.Connection._fail
+
+    def again(self: Any, failure: Any) -> None:
+        request = self._request
+        if failure.code != "reset" or self._loop.time() >= request.deadline:
+            fail(self, failure)
+            return
+        self.abort()
+        host = self._owner._hosts[self.key]
+        host.waiting.append(request)
+        self._owner._pump(host)
+
+    patch.setattr(connection.Connection, "_fail", again)
+
+
+def _take_an_interim_answer_for_the_answer(patch: Patch) -> None:
+    """A header that only says that there will be one counts."""
+    complete = connection.Connection.on_headers_complete
+
+    def eager(self: Any) -> None:
+        complete(self)
+        self._status = self._status or 200
+
+    patch.setattr(connection.Connection, "on_headers_complete", eager)
+
+
 ABLATIONS: list[Callable[[Patch], None]] = [
     _acknowledge_before_the_commit,
     _repeat_what_may_be_durable,
@@ -192,6 +226,9 @@ ABLATIONS: list[Callable[[Patch], None]] = [
     _send_without_a_lease,
     _poll_nothing,
     _let_a_stale_owner_write,
+    _use_connections_again_without_a_look,
+    _send_again_in_silence,
+    _take_an_interim_answer_for_the_answer,
 ]
 
 

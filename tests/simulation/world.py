@@ -17,7 +17,7 @@ from ackpost.testing.reference import ReferenceStore, State
 from ackpost.wiring.system import SystemClock
 from tests.simulation import invariants
 from tests.simulation.checks import Checks
-from tests.simulation.clients import Operator, Publisher
+from tests.simulation.clients import Publisher
 from tests.simulation.commits import Commits
 from tests.simulation.history import History, Send, Violation
 from tests.simulation.loop import Process, VirtualLoop, run
@@ -25,7 +25,8 @@ from tests.simulation.mirror import MirroredStore
 from tests.simulation.models import Model
 from tests.simulation.network import Network
 from tests.simulation.node import Node
-from tests.simulation.setup import new_endpoint, path_of
+from tests.simulation.operators import Operator
+from tests.simulation.setup import new_endpoint
 from tests.simulation.troubles import Troubles
 from tests.simulation.wire import Wire
 
@@ -212,7 +213,7 @@ class World:
         for kind in ["good", *[None] * rng.randint(1, 4)]:
             (saved,) = await store.commit([ops.CreateEndpoint(new_endpoint(self, default, kind), 1000)])
             assert isinstance(saved, ops.EndpointSaved)
-            self.history.path_of_endpoint[saved.endpoint.position] = path_of(saved.endpoint)
+            self.commits.made(saved.endpoint)
         await store.close()
 
     async def _main(self) -> None:
@@ -264,12 +265,14 @@ class World:
     async def _end(self) -> None:
         """Stop in good order, then look at everything."""
         node = await self.serving()
+        await invariants.reads_agree(self, node)
         stopping = self.loop.create_task(node.stop(), context=node.process.context)
         await asyncio.wait({stopping}, timeout=60)
         if not stopping.done():
             raise Violation(f"the node does not stop: {stopping.get_stack()}")
         stopping.result()
         invariants.memory_is_clean(node)
+        invariants.counts_are_right(self)
         invariants.check_all(self)
 
     def fingerprint(self) -> str:
