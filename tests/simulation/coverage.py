@@ -35,7 +35,8 @@ WIRE = (
     "new", "reused", "status", "drip", "drip:header", "hang", "hang:header", "hang:body", "hang:before", "unread",
     "reset", "reset:header", "reset:body", "reset:before", "close", "close:header", "close:body", "close:before",
     "close:after", "early", "dropped", "vanish:after", "garbage", "garbage:body", "garbage:before", "twolengths",
-    "headers", "header-bytes", "unframed", "old", "short", "long", "interim", "endless", "endless:length", "endless:trailer",
+    "headers", "header-bytes", "unframed", "old", "short", "long", "interim", "endless", "endless:length",
+    "endless:trailer",
 )  # fmt: skip
 REFUSALS = ("overloaded", "storage_full", "outcome_unknown", "invalid_state", "data_expired", "unknown_tenant")
 
