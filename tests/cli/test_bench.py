@@ -49,13 +49,24 @@ def test_its_options_change_the_load(tmp_path: Path, options: tuple[str, ...], r
 
 def test_a_backlog_and_a_history_lie_in_the_file_and_are_kept_for_the_next_run(tmp_path: Path) -> None:
     """The file is filled once; what lies in it is neither sent nor counted, and an empty file is measured beside."""
-    options = ("--events", "500", "--backlog", "600", "--history", "400", "--database-url", "sqlite:///kept.db")
+    options = (
+        "--events",
+        "500",
+        "--backlog",
+        "600",
+        "--history",
+        "400",
+        "--uids",
+        "--database-url",
+        "sqlite:///kept.db",
+    )
     for _ in range(2):
         figures = _bench(tmp_path, *options)
         assert (figures["accepted"], figures["received"], figures["beside"]["received"]) == (500, 500, 500)
     with closing(sqlite3.connect(tmp_path / "kept.db")) as file:
         past = "event IN (SELECT position FROM event WHERE type = 'past')"
         assert file.execute("SELECT count(*) FROM event WHERE type = 'past'").fetchone() == (1000,)
+        assert file.execute("SELECT count(uid) FROM event WHERE type = 'past'").fetchone() == (400,)
         assert file.execute(f"SELECT count(*) FROM (SELECT position - event_offset AS event FROM delivery) WHERE {past}"
                             ).fetchone() == (600,)  # fmt: skip
 

@@ -60,7 +60,9 @@ def bench(
     at_third: Annotated[
         bool, typer.Option("--at-third", metavar=FLAG, help="Measure again at a third of the rate that was reached.")
     ] = False,
-    uids: Annotated[bool, typer.Option("--uids", metavar=FLAG, help="Give each event a random uid.")] = False,
+    uids: Annotated[
+        bool, typer.Option("--uids", metavar=FLAG, help="Give each event, and those of --history, a random uid.")
+    ] = False,
     database_url: Annotated[
         str | None, typer.Option(help="A file to keep and to use again, sqlite:///PATH; default: one made for the run.")
     ] = None,

@@ -18,7 +18,7 @@ import uvloop
 
 from ackpost.cli.bench.receiver import percentile
 
-_SCATTER: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835
+SCATTER: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835
 
 
 class Orders(msgspec.Struct):
@@ -79,7 +79,7 @@ class Load:
 
     def _event(self) -> bytes:
         # Scattered over the whole range like random ids, without a generator's cost.
-        uid = b'"uid":"%032x",' % ((self._seed + self._made) * _SCATTER % 2**128) if self.orders.uids else b""
+        uid = b'"uid":"%032x",' % ((self._seed + self._made) * SCATTER % 2**128) if self.orders.uids else b""
         now_ns = int(time.monotonic() * 1e9)
         event_type = self._types[self._made % len(self._types)]
         self._made += 1

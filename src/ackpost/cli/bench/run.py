@@ -95,8 +95,8 @@ def measure(plan: Plan) -> Figures:
 
 def _fill(database: Path, plan: Plan) -> dict[str, int]:
     """Put backlog and history into the file, but for what lies there from an earlier run; give what is new there."""
-    wanted = {filling.PAUSED: plan.backlog // 2, filling.DEAD: plan.backlog - plan.backlog // 2,
-              filling.DONE: plan.history}  # fmt: skip
+    done = filling.DONE_WITH_UIDS if plan.uids else filling.DONE
+    wanted = {filling.PAUSED: plan.backlog // 2, filling.DEAD: plan.backlog - plan.backlog // 2, done: plan.history}
     with Server(database) as server:
         present = filling.make_past_endpoints(server.api)
     missing = {uid: count - present[uid] for uid, count in wanted.items() if count > present[uid]}
