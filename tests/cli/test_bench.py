@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.process.server import until
 
 
 def _bench(folder: Path, *options: str) -> dict[str, Any]:
@@ -84,6 +87,20 @@ def test_latency_is_measured_at_a_third_of_the_rate_that_was_reached(tmp_path: P
     figures = _bench(tmp_path, "--events", "500", "--at-third")
     assert figures["at_third"]["accept_rate"] < figures["accept_rate"] / 2
     assert figures["at_third"]["received_p99_ms"] > 0
+
+
+def test_ended_from_outside_it_leaves_no_process_behind(tmp_path: Path) -> None:
+    """Server and receiver end with it."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "ackpost", "bench", "--rate", "10", "--database-url", "sqlite:///ended.db"], cwd=tmp_path
+    ) as bench:
+        children = Path(f"/proc/{bench.pid}/task/{bench.pid}/children")
+        pids = until(
+            lambda: found if len(found := children.read_text().split()) == 3 else None, "receiver, server, load"
+        )
+        bench.terminate()
+        assert bench.wait(timeout=30) == 128 + signal.SIGTERM
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
 
 
 def test_another_database_than_a_file_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import statistics
+import sys
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -78,6 +80,7 @@ def bench(
     """
     if hang and fan_out > 1:
         raise typer.BadParameter("goes with one endpoint an event: leave --fan-out out", param_hint="--hang")
+    signal.signal(signal.SIGTERM, _end)
     plan = Plan(
         events=events, batch=batch, fan_out=fan_out, hang=hang, types=HEALTHY_BESIDE_HANGING + hang if hang else 1,
         rate_per_s=rate, uids=uids, backlog=backlog, history=history,
@@ -92,6 +95,11 @@ def bench(
             _show(number, runs[-1])
     if len(runs) > 1 and not as_json:
         _show_spread(runs)
+
+
+def _end(_number: int, _frame: object) -> None:
+    """End by an exception, so that the processes of the run are ended, too."""
+    sys.exit(128 + signal.SIGTERM)
 
 
 def _run(plan: Plan, *, compare: bool, at_third: bool) -> Run:
