@@ -39,9 +39,10 @@ class Caller:
             except (OSError, http.client.HTTPException):
                 self.close()
             else:
-                if answer.status < 500:
-                    assert content, f"{method} {path}: {answer.status} without content, {answer.headers}"
+                if answer.status < 500 and content:
                     return answer.status, json.loads(content)
+                if not content:
+                    self.close()  # this library takes a header that was cut off for a whole one
             threading.Event().wait(_PAUSE_S)
         raise AssertionError(f"{method} {path} got no answer")
 

@@ -120,7 +120,8 @@ def _check_requests(server: Server, receiver: Receiver, secrets: dict[str, str])
     assert seen <= attempts.total()
     for path, secret in secrets.items():
         requests = receiver.seen(path)
-        assert [one for one in requests[:: max(1, len(requests) // 500)] if not is_signed(one, secret)] == []
+        # The newest: a verifier refuses what is older than five minutes, as a long run's first ones are by now.
+        assert [one for one in requests[-500:] if not is_signed(one, secret)] == []
     last: dict[str, int] = {}
     known: set[str | None] = set()
     for request in receiver.seen("/ordered"):
