@@ -10,13 +10,14 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -68,13 +69,20 @@ class Copy:
         settings = {"PYTHONPATH": str(self.root / "src"), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "300"}
         environment = {**os.environ, **settings}
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", *tests]
+        tests_run = subprocess.Popen(
+            command, cwd=self.root, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
         try:
-            ended = subprocess.run(
-                command, cwd=self.root, env=environment, capture_output=True, text=True, timeout=within_s, check=False
-            )
+            output, _ = tests_run.communicate(timeout=within_s)
         except subprocess.TimeoutExpired:
             return _HUNG, f"it did not end within {within_s:.0f} s"
-        return ended.returncode, ended.stdout + ended.stderr
+        finally:
+            # Servers that a failed test left behind are of its group, and would slow all that comes after them.
+            with suppress(ProcessLookupError):
+                os.killpg(tests_run.pid, signal.SIGKILL)
+            tests_run.wait()
+        return tests_run.returncode, output
 
 
 class Verdict(NamedTuple):

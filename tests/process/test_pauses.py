@@ -80,6 +80,7 @@ def _requests(receiver: Receiver) -> Counter[tuple[str | None, str]]:
     return Counter((request.header("webhook-id"), path) for path in PATHS for request in receiver.seen(path))
 
 
+@pytest.mark.timeout(180)
 def test_a_pause_longer_than_the_lease_repeats_nothing(holder: Server, receiver: Receiver) -> None:
     """A process that stood still goes on: answers that came meanwhile count, nothing is sent twice or lost."""
     server = holder.start()
@@ -109,6 +110,7 @@ def test_a_pause_longer_than_the_lease_repeats_nothing(holder: Server, receiver:
     )
 
 
+@pytest.mark.timeout(180)
 def test_a_holder_that_wakes_behind_its_successor_changes_nothing(
     holder: Server, receiver: Receiver, tmp_path: Path
 ) -> None:
