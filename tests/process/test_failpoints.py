@@ -81,7 +81,7 @@ def _settled(server: Server) -> bool:
     return books.count(server.database, "delivery") == 0 and books.count(server.database, "job WHERE open = 1") == 0
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_a_death_at_each_step_loses_nothing(points: Points, own_receiver: Receiver) -> None:
     """At every named step the process is gone at once; after all of them nothing is missing, halved or doubled."""
     server, mark = points.server(FIRST_START, "exit", after=5)
@@ -94,18 +94,18 @@ def test_a_death_at_each_step_loses_nothing(points: Points, own_receiver: Receiv
         sound.endpoint(own_receiver.hook(path, script), TYPE, policy=policy)
     hit: list[str] = []
     with MixedLoad(sound, TYPE, 1) as load:
-        until(lambda: len(load.acknowledged) > 50, "some acknowledged")
+        until(lambda: len(load.acknowledged) > 50, "some acknowledged", 40)
         sound.kill()
         for number, point in enumerate(name for name in POINTS if name != FIRST_START):
             server, mark = points.server(point, "exit", after=0 if point in AT_THE_START else number % 3)
             server.launch()
-            until(lambda: server.process.poll() is not None, f"the death: {point}", 25)  # noqa: B023 - used at once
+            until(lambda: server.process.poll() is not None, f"the death: {point}", 45)  # noqa: B023 - used at once
             code, complaint = server.wait()
             assert (code, mark.exists()) == (9, True), f"{point}: {complaint[-5:]}"
             assert _missing(points, load) == set(), point
             hit.append(point)
         sound = points.sound().start()
-        until(lambda: load.faults or len(load.acknowledged) > 200, "it goes on")
+        until(lambda: load.faults or len(load.acknowledged) > 200, "it goes on", 60)
     until(lambda: _settled(sound), "everything ended", 60)
     assert load.faults == []
     assert _missing(points, load) == set()
@@ -122,7 +122,7 @@ RAISING = (
 )  # fmt: skip
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_a_failure_at_each_step_of_the_database_passes(points: Points, own_receiver: Receiver) -> None:
     """A statement that fails once refuses with 503 at most, and everything goes on in the same process."""
     url = own_receiver.hook("/hook", "200*9,500,200")
@@ -132,10 +132,10 @@ def test_a_failure_at_each_step_of_the_database_passes(points: Points, own_recei
         points.port = server.port
         server.endpoint(url, TYPE, policy=POLICY)
         with MixedLoad(server, TYPE, number) as load:
-            until(mark.exists, f"the failure: {point}")
+            until(mark.exists, f"the failure: {point}", 40)
             before = len(load.acknowledged)
-            until(lambda: len(load.acknowledged) > before + 50, f"it goes on after: {point}")  # noqa: B023 - used at once
-        until(lambda: _settled(server), f"everything ended after: {point}", 30)  # noqa: B023 - used at once
+            until(lambda: len(load.acknowledged) > before + 50, f"it goes on after: {point}", 40)  # noqa: B023 - used at once
+        until(lambda: _settled(server), f"everything ended after: {point}", 60)  # noqa: B023 - used at once
         assert load.faults == []
         assert _missing(points, load) == set(), point
         assert books.count(server.database, LOST) == 0
@@ -145,7 +145,7 @@ def test_a_failure_at_each_step_of_the_database_passes(points: Points, own_recei
         points.port = 0
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("point", ["a transaction ends", "first results are kept"])
 def test_a_stalled_database_stalls_nobody_else(points: Points, own_receiver: Receiver, point: str) -> None:
     """While the writer hangs, liveness, readiness and reads are answered; then everything goes on."""
@@ -153,7 +153,7 @@ def test_a_stalled_database_stalls_nobody_else(points: Points, own_receiver: Rec
     server.start()
     server.endpoint(own_receiver.hook("/hook"), TYPE, policy=POLICY)
     with MixedLoad(server, TYPE, 1) as load:
-        until(mark.exists, "the stall")
+        until(mark.exists, "the stall", 40)
         began, asked = time.monotonic(), 0
         while time.monotonic() - began < STALL_S / 2:
             server.api.call("GET", "/healthz")
@@ -162,7 +162,7 @@ def test_a_stalled_database_stalls_nobody_else(points: Points, own_receiver: Rec
             threading.Event().wait(0.01)
         assert asked > 10
         before = len(load.acknowledged)
-        until(lambda: len(load.acknowledged) > before + 100, "it goes on")
-    until(lambda: _settled(server), "everything ended", 30)
+        until(lambda: len(load.acknowledged) > before + 100, "it goes on", 40)
+    until(lambda: _settled(server), "everything ended", 60)
     assert (load.faults, _missing(points, load)) == ([], set())
     assert server.stop() == 0
