@@ -91,6 +91,7 @@ def test_metrics_say_what_happened() -> None:
 def test_metrics_tell_held_deliveries_apart(bound: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By what holds them; above the bound each endpoint is counted up to its share, and held ones hide no others."""
     monkeypatch.setattr(metrics, "_ROWS_COUNTED_MAX", bound)
+    monkeypatch.setattr(metrics, "_ROWS_COUNTED_IN_ALL", bound)
 
     async def test(world: World) -> None:
         names = ("free", "paused", "open", "open")

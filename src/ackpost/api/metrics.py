@@ -26,12 +26,13 @@ _CIRCUITS: Final = ("open", "half-open", "ramping")
 _STATES: Final = ("paused", "disabled")
 _COUNTED_MAX: Final = 10_000
 _ROWS_COUNTED_MAX: Final = 100_000
+_ROWS_COUNTED_IN_ALL: Final = 1_000_000
 _HELD_ENDPOINTS_MAX: Final = 500
 _OTHER_ENDPOINTS_MAX: Final = 1000
 
 
 class Figures(msgspec.Struct):
-    """What the store tells of the present; counts of endpoints stop at 10,000, of deliveries at about 100,000."""
+    """What the store tells of the present; counts of endpoints stop at 10,000, of deliveries at 100,000 an endpoint."""
 
     held: Mapping[str, int]
     due_unsent: int
@@ -94,7 +95,7 @@ class AckpostCollector(Collector):
         yield GaugeMetricFamily("ackpost_ready", "1 when store and engine work.", int(figures.ready))
         yield _gauge(
             "ackpost_deliveries_pending",
-            "Pending deliveries by what holds them back, counted to about 100,000 each;"
+            "Pending deliveries by what holds them back, counted to 100,000 an endpoint;"
             " those of at most 500 held endpoints are told apart.",
             "held_by",
             figures.held,
@@ -131,7 +132,7 @@ async def figures_of(services: Services) -> Figures:
 async def _held(services: Services) -> dict[str, int]:
     """Count pending deliveries by what holds them; ``none``: due, or waiting for the time of their next attempt.
 
-    Never by walking a large backlog: with many rows each endpoint is counted up to its share of 100,000.
+    Never by walking a large backlog: each endpoint is counted up to 100,000, and to its share of a million.
     """
     store = services.store
     counts = await store.pending_counts()
@@ -151,8 +152,8 @@ async def _held(services: Services) -> dict[str, int]:
 
 
 async def _due_of(store: Store, endpoints: list[int], *, is_many: bool) -> dict[int, int]:
-    rows_max = _ROWS_COUNTED_MAX // max(1, len(endpoints)) if is_many else _ROWS_COUNTED_MAX
-    return await store.due_counts(endpoints, rows_max=rows_max)
+    share = _ROWS_COUNTED_IN_ALL // max(1, len(endpoints))
+    return await store.due_counts(endpoints, rows_max=min(share, _ROWS_COUNTED_MAX) if is_many else _ROWS_COUNTED_MAX)
 
 
 @get(

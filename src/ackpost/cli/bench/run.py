@@ -20,6 +20,7 @@ from ackpost.wiring.system import SystemClock
 OPERATOR_KEY = "bench-operator-key-0123456789abcdef"
 DRAIN_S = 120.0
 WARM_UP_EVENTS = 2000
+_READ_BYTES = 4 * 1024 * 1024
 
 
 class Plan(msgspec.Struct):
@@ -87,6 +88,7 @@ def measure(plan: Plan) -> Figures:
     ):
         database = Path(plan.database or f"{folder}/bench.db").absolute()
         filled = _fill(database, plan) if plan.backlog or plan.history else {}
+        _read_whole(database)
         with Server(database, is_last=plan.database is None) as server:
             filling.note_filled(server.api, filled)
             event_type = _make_endpoints(server.api, receiver.port(), plan)
@@ -104,8 +106,16 @@ def _fill(database: Path, plan: Plan) -> dict[str, int]:
     return {uid: wanted[uid] for uid in missing}
 
 
+def _read_whole(database: Path) -> None:
+    """Bring the file into the system's cache, as it is where a server has run for a while."""
+    if database.exists():
+        with database.open("rb", buffering=0) as file:
+            while file.read(_READ_BYTES):
+                pass
+
+
 def _measured(plan: Plan, server: Server, target: int, event_type: str) -> Figures:
-    _warm_up(server.port, target, min(WARM_UP_EVENTS, plan.events))
+    _warm_up(server.port, target, min(WARM_UP_EVENTS, plan.events), event_type)
     before = _metrics(server.api)
     cpu_before, loop_before = server.child.cpu_s(), server.child.loop_cpu_s()
     loaded = _load(plan, server.port, event_type)
@@ -213,12 +223,12 @@ def _make_endpoints(api: ApiClient, target: int, plan: Plan) -> str:
         for number in range(plan.fan_out):
             url = f"http://127.0.0.1:{target}/in/{number}"
             api.call("POST", "/v1/endpoints", {"url": url, "event_types": [event_type], "policy": policy})
-    api.call("POST", "/v1/endpoints", {"url": f"http://127.0.0.1:{target}/warm", "event_types": ["warm.up"]})
+    api.call("POST", "/v1/endpoints", {"url": f"http://127.0.0.1:{target}/warm", "event_types": [f"{event_type}.warm"]})
     return event_type
 
 
-def _warm_up(port: int, target: int, events: int) -> None:
-    _load(Plan(events=events), port, "warm.up")
+def _warm_up(port: int, target: int, events: int, event_type: str) -> None:
+    _load(Plan(events=events), port, f"{event_type}.warm")
     _drain(target, events)
     _receiver(target).call("GET", "/reset")
 
