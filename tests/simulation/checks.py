@@ -183,7 +183,8 @@ class Checks:
         if circuit.state == "open" and newer:
             raise Violation(f"I6: a second probe while one is under way: {newer[-1]}")
         if circuit.state == "ramping":
-            steps = 0 if circuit.ramp_step_ms == 0 else (now_ms - circuit.ramp_step_ms) // 5000
+            # A process may begin a few seconds behind the one before, and so before the step.
+            steps = 0 if circuit.ramp_step_ms == 0 else max(0, now_ms - circuit.ramp_step_ms) // 5000
             allowed = min(policy.max_in_flight, 2 ** min(steps, 20))
             if len(newer) + 1 > allowed:
                 raise Violation(f"I6: {len(newer) + 1} in flight while ramping, allowed are {allowed}")

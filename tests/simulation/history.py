@@ -87,6 +87,8 @@ class History:
     removed_rows: Counter[int] = field(default_factory=Counter)
     leap_ms: int = 0
     """How far ahead of the one before the present process began: its clock had been set."""
+    began_s: float = 0.0
+    """When the present process began."""
     old_leaps_ms: int = 0
     """The same of all processes before."""
     seen: Counter[str] = field(default_factory=Counter)

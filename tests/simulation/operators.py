@@ -157,7 +157,9 @@ class Operator:
         event = self._world.state.rows[delivery].event
         self._world.history.touched_by_people.update(self._world.state.rows_of_event[event])
         self._world.history.expired_events.add(event)
-        await self._submit(ops.ExpireData(tenant, event, self._world.now_ms()))
+        # Its time is that of the process that takes it, however long there was none.
+        now_ms = self._world.now_ms
+        await call(self._world, lambda node: node.writer.submit(ops.ExpireData(tenant, event, now_ms())))
 
     async def _job(self, kind: JobKind, tenant: int, selector: JobSelector) -> None:
         params, now_ms = msgspec.to_builtins(selector), self._world.now_ms()

@@ -104,6 +104,7 @@ class World:
         """A process begins, with its own idea of the present."""
         history = self.history
         history.old_leaps_ms += history.leap_ms
+        history.began_s = self.loop.time()
         history.leap_ms = max(0, clock.now_ms() - self.clock.now_ms())
         self.clock = clock
 
