@@ -132,8 +132,12 @@ def test_both_ways_answer_alike(body: bytes, monkeypatch: pytest.MonkeyPatch) ->
             if len(body) < 300_000:
                 fitting = await client.publish(body)
                 assert one.direct == 1
-                assert _without_id(await client.publish(body, THE_LONG_WAY)) == _without_id(fitting)
-                assert one.direct == 1
+                other = await one.connect()
+                assert one.direct == 2
+                assert _without_id(await other.publish(body, THE_LONG_WAY)) == _without_id(fitting)
+                assert one.direct == 2
+                if b"connection: close" in fitting[0]:
+                    assert (await client.reader.read(), await other.reader.read()) == (b"", b"")
             else:  # refused before it is read
                 assert (await client.publish(body))[0].count(b"HTTP/1.1 413") == 1
                 assert one.direct == 0
@@ -196,6 +200,7 @@ def test_an_event_routed_by_what_is_out_of_date_is_routed_again(monkeypatch: pyt
         (THE_LONG_WAY, b"admin", b"/v1/events"),
         (b"Idempotency-Key: k\r\n", b"admin", b"/v1/events"),
         (b"Connection: close\r\n", b"admin", b"/v1/events"),
+        (b"Proxy-Connection: close\r\n", b"admin", b"/v1/events"),
         (b"", b"reader", b"/v1/events"),
         (b"", b"nobody", b"/v1/events"),
         (b"", b"admin", b"/v1/events?a=1"),
@@ -283,6 +288,37 @@ def test_an_idle_connection_ends(monkeypatch: pytest.MonkeyPatch) -> None:
             await client.publish(EVENT)
             assert one.direct == 1
             assert await client.reader.read() == b""
+
+    run(test)
+
+
+def test_line_ends_do_not_keep_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are no request: the connection's idle time goes on."""
+
+    async def test(world: World) -> None:
+        async with served(world, monkeypatch) as one:
+            client = await one.connect()
+            one.server.config.timeout_keep_alive = 0.2  # type: ignore[assignment]  # shorter than it can be set
+            kept = await one.connect()
+            await kept.publish(EVENT, THE_LONG_WAY)
+            await kept.send(b"\r\n")
+            assert await asyncio.wait_for(kept.reader.read(), 5) == b""
+            client.writer.close()
+
+    run(test)
+
+
+def test_spaces_behind_a_length_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways take a Content-Length with white space behind it, as HTTP allows."""
+
+    async def test(world: World) -> None:
+        async with served(world, monkeypatch) as one:
+            client = await one.connect()
+            for lines in (b"", THE_LONG_WAY):
+                spaced = request(EVENT, lines).replace(b"\r\n\r\n", b"  \r\n\r\n")
+                await client.send(spaced)
+                assert b"HTTP/1.1 202" in (await client.answer())[0]
+            assert one.direct == 1
 
     run(test)
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -122,6 +122,32 @@ def test_what_is_no_proper_request_gets_a_problem(server: Server, request_: byte
         connection.sendall(request_)
         assert _problem(_rest(connection)) == refusal
     assert server.complaint().count("\n") == 3  # the greeting
+
+
+def test_requests_ahead_of_their_turn_cost_no_memory(server: Server) -> None:
+    """Small requests by the thousand on one connection wait outside, whether or not the client reads the answers."""
+    before = _memory_mib(server)
+    one = b"GET / HTTP/1.1\r\n\r\n"
+    with _connected(server) as connection:
+        connection.setblocking(False)
+        for _ in range(20):
+            with suppress(BlockingIOError):
+                while True:
+                    connection.send(one * 4096)
+            server.publish("still.here")
+        assert _memory_mib(server) - before < 40
+
+
+def test_what_is_no_request_is_not_taken_for_an_earlier_ones_answer(server: Server) -> None:
+    """Bytes that are no request, behind a publish whose answer is due, never make the publish look refused."""
+    for lines in ("", "ackpost-tenant: default\r\n"):
+        data = b'{"type":"a.b","data":1}'
+        head = f"POST /v1/events HTTP/1.1\r\nhost: a\r\n{AUTHORIZED}{lines}content-length: {len(data)}\r\n\r\n"
+        too_large = b"GET / HTTP/1.1\r\nx: " + b"y" * 33_000 + b"\r\n\r\n"
+        for behind in (b"junk", too_large):
+            with _connected(server) as connection:
+                connection.sendall(head.encode() + data + behind)
+                assert _rest(connection)[:13] in (b"", b"HTTP/1.1 202 ")
 
 
 def test_requests_in_one_piece_are_all_answered(server: Server) -> None:

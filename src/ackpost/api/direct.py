@@ -24,7 +24,9 @@ Answer = Callable[[bytes, bytes], None]
 
 PATH: Final = b"/v1/events"
 
-_SPECIAL: Final = frozenset({b"ackpost-tenant", b"idempotency-key", b"transfer-encoding", b"expect", b"upgrade"})
+_SPECIAL: Final = frozenset(
+    {b"ackpost-tenant", b"idempotency-key", b"transfer-encoding", b"expect", b"upgrade", b"proxy-connection"}
+)
 
 
 def _head(status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:

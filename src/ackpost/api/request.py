@@ -26,7 +26,9 @@ async def read_body(receive: Receive, headers: Iterable[tuple[bytes, bytes]], by
     """
     for name, value in headers:
         if name == b"content-length":
-            # The server's parser has checked that it is a number; one of 20 digits is not worth reading either.
+            # The parser has checked that it is a number, and leaves it the spaces behind it; one of 20 digits is
+            # not worth reading either.
+            value = value.strip()
             if not value.isdigit() or len(value) > 19 or int(value) > bytes_max:
                 raise too_large(bytes_max)
             break

@@ -88,27 +88,33 @@ class Dispatcher:
 
     def _wake_host_waiter(self, host: str) -> None:
         waiters = self._host_waiters.get(host)
-        if waiters:
+        while waiters:
             lane = waiters.popleft()
             lane.host_waiting = False
             self.activate(lane)
             if not waiters:
                 del self._host_waiters[host]
+            if _host_of(lane) == host:  # else its URL was changed meanwhile: the place is the next one's
+                return
 
     def _wake_trouble_waiter(self, host: str) -> None:
         waiters = self._trouble_waiters.get(host)
-        if waiters:
+        while waiters:
             lane = waiters.popleft()
             lane.trouble_waiting = False
             self.activate(lane)
             if not waiters:
                 del self._trouble_waiters[host]
+            if lane.troubled and _host_of(lane) == host:
+                return
 
     def _wake_slot_waiter(self) -> None:
-        if self._slot_waiters:
+        while self._slot_waiters:
             lane = self._slot_waiters.popleft()
             lane.slot_waiting = False
             self.activate(lane)
+            if lane.troubled:
+                return
 
     def close(self) -> None:
         """Forget all timers."""
@@ -134,14 +140,17 @@ class Dispatcher:
 
     def _turn(self, lane: Lane, queue: deque[Lane], now_ms: int) -> None:
         """Give one lane its turn: it sends once and goes to the back, or it waits for what will wake it."""
-        host = "" if lane.builder is None else lane.builder.target.pool_key
+        host = _host_of(lane)
         if self._hosts.get(host, 0) >= self._host_cap:
             lane.queued = False
             if not lane.host_waiting:
                 lane.host_waiting = True
                 self._host_waiters.setdefault(host, deque()).append(lane)
+            if lane.troubled:
+                self._wake_slot_waiter()
             return
         if lane.troubled and self._has_too_much_trouble(lane, host):
+            self._wake_host_waiter(host)
             return
         ref = lane.take(now_ms)
         if ref is None:
@@ -171,6 +180,7 @@ class Dispatcher:
             if not lane.trouble_waiting:
                 lane.trouble_waiting = True
                 _append(self._trouble_waiters.setdefault(host, deque()), lane, is_new=is_new)
+            self._wake_slot_waiter()
             return True
         return False
 
@@ -197,6 +207,10 @@ class Dispatcher:
             self.activate(heappop(self._timers)[2])
         if self._timers:
             self._set_alarm(self._timers[0][0], now_ms)
+
+
+def _host_of(lane: Lane) -> str:
+    return "" if lane.builder is None else lane.builder.target.pool_key
 
 
 def _count_down(counts: dict[str, int], name: str) -> None:

@@ -67,7 +67,11 @@ class DirectRequest:
         self.response_started = self.response_complete = True
         if self.disconnected or self.transport.is_closing():
             return
-        close = b"" if self.keep_alive else b"connection: close\r\n"
+        close = b""
+        if b"\r\nconnection: close\r\n" in head:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            close = b"connection: close\r\n"
         self.transport.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (head, close, len(body), body))
         if not self.keep_alive:
             self.transport.close()

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import enum
 import socket
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from typing import Any, Final
 
 import httptools
 import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ackpost.errors import ConfigError
@@ -21,6 +22,9 @@ HEADER_S: Final = 10.0
 BODY_S: Final = 60.0
 UNREAD_BYTES_MAX: Final = 8 * 1024 * 1024
 """So much of a body that nobody reads any more is taken, so that an ordinary client gets as far as the answer."""
+
+PIECE_BYTES: Final = 16 * 1024
+"""So much is parsed in one go: a request that waits for its turn costs 3 KB, and may have come in 18 bytes."""
 
 KEEP_ALIVE_S: Final = 75
 GRACE_S: Final = 3
@@ -78,18 +82,35 @@ class _Answering:
         self._protocol.close_when_read()
 
 
+class _Flow(FlowControl):
+    """Reads no more from a connection while requests wait for their turn on it: they would wait in memory."""
+
+    def __init__(self, transport: Any, waiting: Collection[object]) -> None:
+        super().__init__(transport)
+        self._waiting = waiting
+
+    def resume_reading(self) -> None:
+        """Read on, unless requests wait."""
+        if not self._waiting:
+            super().resume_reading()
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """Closes a connection whose header (or trailer) is too large, or whose request is too slow.
 
+    Requests that come before earlier ones are answered are parsed a piece at a time: ``_held`` is what came after.
     A request that comes in one piece costs two attributes more. What the app offers as ``direct`` goes without a task.
     """
 
     def connection_made(self, transport: Any) -> None:
         """Start the clock of the first header."""
         super().connection_made(transport)
+        self.flow = _Flow(transport, self.pipeline)
+        self._held = b""
         self.url = b""
         self.headers = []
         self._piece_bytes = 0
+        self._header_bytes = 0
         self._unread_bytes = 0
         self._closes_when_read = False
         self._answering: Any = _Answering(self)
@@ -111,6 +132,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A next request's header begins."""
+        self._unset_keepalive_if_required()
         self._begin_header()
         self.url = b""
         self.headers = []
@@ -119,12 +141,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The header is whole."""
-        self._part = _Part.BODY
-        self._unread_bytes = 0
         self._stop_timer()
+        if self.transport.is_closing():
+            return  # parsed on after the end, in the same piece
         if (self._header_bytes or self._piece_bytes > HEADER_BYTES_MAX) and self._is_header_too_large():
             self._refuse(_HEADER_TOO_LARGE)
             return
+        self._part = _Part.BODY
+        self._unread_bytes = 0
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
             self._upgrade = self._without_upgrade()
             return
@@ -157,6 +181,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """A part of the body; of one that is answered already only so much is taken."""
         self._silent_bytes = _HEARD
+        if self.transport.is_closing():
+            return  # its header was refused: the bytes belong to no request
         if self._direct_request is not None:
             self._direct_request.add(body)
             return
@@ -173,6 +199,8 @@ class BoundedProtocol(HttpToolsProtocol):
             return  # only the parser takes it for whole
         self._part = _Part.NONE
         self._stop_timer()
+        if self.transport.is_closing():
+            return
         if self._direct_request is not None:
             self._direct_request.start()
             return
@@ -188,10 +216,16 @@ class BoundedProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
+            self._parse_held()
             return
         self._idle_since_s = self.loop.time()
         if self._idle_timer is None:
             self._idle_timer = self.loop.call_later(KEEP_ALIVE_S, self._on_idle_timer)
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, and with what was held for its sake."""
+        super().on_response_complete()
+        self._parse_held()
 
     def _on_idle_timer(self) -> None:
         """Close a connection that has been idle since its last direct answer, if uvicorn does not watch it."""
@@ -206,6 +240,20 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def data_received(self, data: bytes) -> None:
+        """Parse what came, as far as requests do not wait for earlier ones to be answered."""
+        if len(data) <= PIECE_BYTES and not self.pipeline:
+            self._receive(data)
+        else:
+            self._held += data
+            self._parse_held()
+
+    def _parse_held(self) -> None:
+        """Parse piece by piece; a turn on the connection that becomes free brings the next."""
+        while self._held and not self.pipeline and not self.transport.is_closing():
+            data, self._held = self._held[:PIECE_BYTES], self._held[PIECE_BYTES:]
+            self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
         """Judge what a piece leaves incomplete."""
         self._piece_bytes = len(data)
         self._parse(data)
@@ -226,7 +274,6 @@ class BoundedProtocol(HttpToolsProtocol):
         At a wish to change the protocol (``Upgrade: h2c`` of Java's HTTP client, say) it would stop and lose the body.
         The wish is ignored, as a server may: the request is parsed anew without it. Source: RFC 9110 §7.8.
         """
-        self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as pause:
@@ -273,10 +320,14 @@ class BoundedProtocol(HttpToolsProtocol):
         return self._header_bytes + self._silent_bytes > HEADER_BYTES_MAX
 
     def _refuse(self, answer: bytes) -> None:
-        """Close; with an answer unless this request has one already."""
+        """Close; with an answer unless this request has one already, or an earlier one would take it for its own."""
         if not self.transport.is_closing():
             cycle = self._current
-            if self._part is _Part.HEADER or cycle is None or not cycle.response_started:
+            if cycle is None or self._part is _Part.HEADER:
+                is_its_turn = cycle is None or cycle.response_complete
+            else:
+                is_its_turn = not cycle.response_started and not self.pipeline
+            if is_its_turn:
                 self.transport.write(answer)
             self.transport.close()
 
