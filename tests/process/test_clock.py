@@ -112,9 +112,9 @@ def test_a_wrong_clock_that_is_set_right_by_a_restart_loses_and_delays_nothing(
     published += [server.publish("clock.restart")["id"] for _ in range(10)]
     for event in published:
         server.settled(event, within_s=20)
-    assert [line["behind_ms"] // 60_000 for line in server.logged("clock.behind_store")] == (
-        [(step_s - 60) // 60] if step_s > 0 else []
-    )
+    behind_s = [line["behind_ms"] / 1000 for line in server.logged("clock.behind_store")]
+    assert len(behind_s) == (1 if step_s > 0 else 0)
+    assert all(abs(one_s - step_s) < 60 for one_s in behind_s)
     assert server.stop() == 0
     server.start()
     published += [server.publish("clock.restart")["id"] for _ in range(3)]
