@@ -118,7 +118,7 @@ def test_variables_of_the_client_commands_are_not_the_servers(tmp_path: Path) ->
         ("log_level", "", "use debug or info or warning or error"),
         ("node_name", "a b", "use 1 to 64 letters"),
         ("host", "http://x/", "use a host name or an address"),
-        ("database_url", "postgresql://db/ackpost", "PostgreSQL is not supported by this version: use sqlite:///PATH"),
+        ("database_url", "postgresql://db/", "use postgresql://USER@HOST/DATABASE with the name of"),
         ("database_url", "sqlite://", "use sqlite:///PATH of a file"),
         ("database_url", "sqlite:///", "use sqlite:///PATH of a file"),
         ("database_url", "sqlite:///:memory:", "use sqlite:///PATH of a file"),

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 from ackpost.errors import ConfigError
 
@@ -27,6 +28,10 @@ CLIENT_VARIABLES: Final = frozenset({"ACKPOST_URL", "ACKPOST_API_KEY"})
 """Belong to the commands that talk to a server, which does not read them."""
 
 LOOPBACK: Final[tuple[IPNetwork, ...]] = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
+
+_POSTGRES: Final = ("postgresql://", "postgres://")
+_PASSWORD: Final = re.compile(r"(://[^/@:?#\s]*:)[^/?#\s]*@")
+_PASSWORD_PARAMETER: Final = re.compile(r"([?&]password=)[^&#\s\"]*")
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
@@ -78,20 +83,38 @@ def _text(pattern: re.Pattern[str], right: str) -> Callable[[object], str]:
 
 def _database_url(value: object) -> str:
     url = value.strip() if isinstance(value, str) else ""
-    if url.startswith(("postgresql:", "postgres:")):
-        raise ValueError("PostgreSQL is not supported by this version: use sqlite:///PATH")
+    if url.startswith(_POSTGRES):
+        return _postgres_url(url)
     path = url.removeprefix("sqlite:///")
     if path == url or not path or path.endswith("/") or ":memory:" in path or any(sign in path for sign in "?#\0"):
-        raise ValueError("use sqlite:///PATH of a file (four slashes begin an absolute path)")
+        raise ValueError("use sqlite:///PATH of a file (four slashes: absolute), or postgresql://USER@HOST/DATABASE")
     return url
+
+
+def _postgres_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = None
+    if parts is None or not parts.path.strip("/") or parts.fragment:
+        raise ValueError("use postgresql://USER@HOST/DATABASE with the name of a database that exists")
+    return "postgresql://" + url.partition("://")[2]
+
+
+def without_password(text: str) -> str:
+    """Give a URL, or a text with one, as it may be shown."""
+    return _PASSWORD_PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1***@", text))
 
 
 def sqlite_path(url: str) -> Path:
     """Give the file of a ``database_url``. Raises: ConfigError with one line, as for a setting."""
     try:
-        return Path(_database_url(url).removeprefix("sqlite:///"))
+        checked = _database_url(url)
     except ValueError as error:
         raise ConfigError(f"database_url: {error}") from error
+    if checked.startswith(_POSTGRES):
+        raise ConfigError("database_url: this works on an SQLite file only; PostgreSQL has its own tools (pg_dump)")
+    return Path(checked.removeprefix("sqlite:///"))
 
 
 def _operator_key(value: object) -> str:
@@ -100,6 +123,13 @@ def _operator_key(value: object) -> str:
     if len(value) < 32:
         raise ValueError(f"it has {len(value)} characters: use 32 or more, or leave it out and a key is made")
     return value
+
+
+def _folder(value: object) -> Path:
+    text = str(value).strip() if isinstance(value, str | Path) else ""
+    if not text or "\0" in text:
+        raise ValueError("use the path of a folder")
+    return Path(text)
 
 
 def _networks(value: object) -> tuple[IPNetwork, ...]:
@@ -128,8 +158,14 @@ def _network(text: str) -> IPNetwork:
 
 
 def _setting(default: Any, parse: Callable[[object], Any], doc: str, **more: Any) -> Any:
-    """A field; ``more``: ``option`` (command line), ``secret``, ``shown`` and ``example`` (for a computed default)."""
-    return field(default=default, metadata={"parse": parse, "doc": doc, **more}, repr=not more.get("secret"))
+    """A field; ``more``: ``option`` (command line), ``secret``, ``mask`` (what of it may be shown), ``shown`` and
+    ``example`` (for a computed default).
+    """
+    hidden = more.get("secret") or more.get("mask")
+    return field(default=default, metadata={"parse": parse, "doc": doc, **more}, repr=not hidden)
+
+
+_STATE_DIR: Final = Path(".ackpost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +175,17 @@ class Settings:
     database_url: str = _setting(
         "sqlite:///ackpost.db",
         _database_url,
-        "The database file, sqlite:///PATH; relative to the working directory, absolute with four slashes.",
+        "The database: sqlite:///PATH of a file (relative to the working directory, absolute with four slashes) for "
+        "one server, or postgresql://USER:PASSWORD@HOST/DATABASE for as many as wanted.",
         option="--database-url",
+        mask=without_password,
+    )
+    node_role: Literal["all", "api", "engine"] = _setting(
+        "all",
+        _one_of("all", "api", "engine"),
+        "What this server does where several share a PostgreSQL: api accepts and answers, engine delivers, all does "
+        "both.",
+        option="--node-role",
     )
     host: str = _setting(
         "127.0.0.1",
@@ -205,9 +250,28 @@ class Settings:
     node_name: str | None = _setting(
         None,
         _text(_NAME, "use 1 to 64 letters, digits, dots, dashes or underscores"),
-        "This server's name in attempts and logs.",
-        shown="the machine's host name",
+        "This server's name in attempts, logs and the list of nodes. On PostgreSQL no two servers may have the same.",
+        shown="the machine's host name, on PostgreSQL with the port behind it",
         example="node-1",
+    )
+    state_dir: Path = _setting(  # noqa: RUF009 - a field, like the others; a path cannot be changed
+        _STATE_DIR,
+        _folder,
+        "The folder for what a server on PostgreSQL keeps on its own machine: which requests were under way when it "
+        "last died.",
+        shown=".ackpost",
+        example=".ackpost",
+    )
+    database_connections: int = _setting(
+        8,
+        _whole_number(2, 200),
+        "The most connections to PostgreSQL for reading; a server has three more, for writing, its lease and hints.",
+    )
+    database_pooled: bool = _setting(
+        default=False,
+        parse=_boolean,
+        doc="A pooler that shares sessions lies before PostgreSQL (PgBouncer with pool_mode transaction): nothing is "
+        "set for a session, no statement is kept prepared, no LISTEN. See docs/how-to/postgresql.md.",
     )
     metrics_public: bool | None = _setting(
         None,
@@ -221,6 +285,16 @@ class Settings:
     def database_path(self) -> Path:
         """The SQLite file of ``database_url``."""
         return sqlite_path(self.database_url)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other servers may use the same database."""
+        return self.database_url.startswith(_POSTGRES)
+
+    @property
+    def database_shown(self) -> str:
+        """The database's name for people: a path, or a URL without its password."""
+        return without_password(self.database_url) if self.is_shared else str(self.database_path)
 
     @property
     def listens_on_loopback(self) -> bool:
@@ -316,7 +390,7 @@ def _parsed(name: str, value: object, source: str) -> Any:
     try:
         return metadata["parse"](value)
     except ValueError as error:
-        text = json.dumps(value, default=str, ensure_ascii=False)[:200]
+        text = without_password(json.dumps(value, default=str, ensure_ascii=False))[:200]
         shown = "" if metadata.get("secret") else f"{text} is refused, "
         raise ConfigError(f"{source}: {shown}{error}") from None
 
@@ -330,7 +404,8 @@ def summary(settings: Settings) -> dict[str, str]:
     for name, one in _FIELDS.items():
         value = getattr(settings, name)
         masked = one.metadata.get("secret") and value is not None
-        shown[name] = "***" if masked else _as_text(value)
+        mask = one.metadata.get("mask")
+        shown[name] = "***" if masked else mask(value) if mask else _as_text(value)
     return shown
 
 

@@ -21,6 +21,7 @@
     │   ├── StoreBusy               passing; the same call may be repeated
     │   ├── StoreOutcomeUnknown     went away during the commit: it may or may not be durable
     │   ├── StoreLocked             another server owns this database
+    │   │   └── StoreFenced         other nodes declared this one dead: it may come back
     │   ├── StoreBroken             a flush to the disk failed: only a new start makes sure of what is there
     │   ├── StoreCorrupt            the database file is damaged
     │   └── SchemaMismatch          schema newer or older than this code
@@ -168,6 +169,10 @@ class StoreOutcomeUnknown(StoreError):
 
 class StoreLocked(StoreError):
     """Another live server owns this database."""
+
+
+class StoreFenced(StoreLocked):
+    """Other nodes declared this one dead, because its lease ran out: nothing of the commit was stored."""
 
 
 class StoreBroken(StoreError):

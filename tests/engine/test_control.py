@@ -207,7 +207,7 @@ def test_waiting_for_an_attempt_ends_with_it_or_with_the_time() -> None:
         (delivery,) = await rig.publish(endpoint)
         assert not await rig.engine.wait_attempt(delivery, 1)
         assert await rig.engine.wait_attempt(delivery, 5)
-        assert rig.engine._waiters == {}
+        assert len(rig.engine.waiters) == 0
 
     play(story)
 

@@ -64,7 +64,7 @@ def _crash_while_sending(store: ReferenceStore, path: Path) -> list[ops.Mark]:
 
     async def story(rig: Rig) -> None:
         rig.marks = SlotFile(path, 100)  # type: ignore[assignment] # the real one here
-        rig.engine._slots = rig.marks
+        rig.engine.flights._slots = rig.marks
         left = SlotFile(path, 100).left
         if left:
             await rig.submit(ops.Interrupt(left, 3, rig.now_ms(), "rig"))

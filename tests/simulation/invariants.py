@@ -53,7 +53,7 @@ def memory_is_clean(node: Node) -> None:
         "lanes in flight": sum(lane.in_flight for lane in engine.lanes.values()),
         "unrecorded": engine.unrecorded(),
         "slots": len(node.world.slot_file),
-        "waiters": len(engine._waiters),
+        "waiters": len(engine.waiters),
     }
     wrong = {name: value for name, value in found.items() if value}
     if wrong:

@@ -26,7 +26,7 @@ def migrate(database_url: _DatabaseUrl = None, config_file: _ConfigFile = None) 
     """Bring the database's schema to this version's (the server must be stopped; it does so itself at its start)."""
     settings = _settings(database_url, config_file)
     offline.migrate(settings)
-    print(f"{settings.database_path} has the schema of this version.")
+    print(f"{settings.database_shown} has the schema of this version.")
 
 
 @GROUPS["api-keys"].command("create")

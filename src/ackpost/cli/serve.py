@@ -18,10 +18,13 @@ _DEV_HELP: Final = "For a developer's machine: http and loopback targets allowed
 
 @app.command()
 def serve(
-    database_url: Annotated[str | None, typer.Option(help="sqlite:///PATH of the database file (ackpost.db).")] = None,
+    database_url: Annotated[
+        str | None, typer.Option(help="sqlite:///PATH (ackpost.db), or postgresql://… shared by nodes.")
+    ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (127.0.0.1).")] = None,
     port: Annotated[str | None, typer.Option(help="Port to listen on (8080); 0 takes a free one.")] = None,
     dev: Annotated[bool | None, typer.Option("--dev", metavar=FLAG, help=_DEV_HELP)] = None,
+    node_role: Annotated[str | None, typer.Option(help="What it does on PostgreSQL: all, api or engine (all).")] = None,
     allow_http: Annotated[
         bool | None, typer.Option("--allow-http", metavar=FLAG, help="Accept http:// endpoints.")
     ] = None,
@@ -36,6 +39,7 @@ def serve(
         "host": host,
         "port": port,
         "dev": dev,
+        "node_role": node_role,
         "allow_http": allow_http,
         "allow_target": allow_target or None,
     }

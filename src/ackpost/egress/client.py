@@ -24,6 +24,8 @@ from ackpost.egress.limits import Limits
 from ackpost.egress.request import Request
 from ackpost.egress.resolver import Resolver, SystemResolver
 
+_TOO_LATE = AttemptFailed(LOCAL_ERROR, "this server may not send any more")
+
 
 class ClientStats(msgspec.Struct, frozen=True):
     """Numbers of now. ``open`` counts sockets (being opened or closed too); ``queued`` requests wait for one."""
@@ -54,6 +56,7 @@ class HttpClient:
         resolver: host names to addresses; the system's by default.
         ssl_context: trust and TLS version; by default the system's authorities and TLS ≥ 1.2.
         limits: numbers of connections, and seconds.
+        may_write: asked when a request that had to wait for its connection is about to be written.
     """
 
     def __init__(
@@ -63,9 +66,11 @@ class HttpClient:
         resolver: Resolver | None = None,
         ssl_context: ssl.SSLContext | None = None,
         limits: Limits | None = None,
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._limits = limits or Limits()
+        self._may_write = may_write
         self._resolver = resolver or SystemResolver()
         self._dialer = Dialer(policy, self._resolver, ssl_context or _default_context(), self._limits)
         self._hosts: dict[str, _Host] = {}
@@ -137,10 +142,13 @@ class HttpClient:
             return
         while host.waiting:
             request = host.waiting.popleft()
-            if not request.done:
-                request.begin(now)
+            if request.done:
+                continue
+            request.begin(now)
+            if self._may_write():
                 connection.start(request, now)
                 return
+            request.fail(_TOO_LATE, now)
         host.idle.append(connection)
         self._idle[connection] = None
         if self._starved:
@@ -196,6 +204,8 @@ class HttpClient:
             return
         result = self._unexpected(task) or task.result()
         failure = result.early_failure() if isinstance(result, Connection) else result
+        if failure is None and not self._may_write():
+            failure = _TOO_LATE
         if isinstance(result, Connection):
             if failure is None and not request.done and not self._closed:
                 self._connections[result] = None

@@ -21,12 +21,15 @@ from ackpost.core.outcome import Outcome
 from ackpost.core.target import Target
 from ackpost.engine.budget import Budget
 from ackpost.engine.dispatcher import Dispatcher
+from ackpost.engine.flights import Flight, Flights
 from ackpost.engine.lane import Lane
 from ackpost.engine.loader import Loader
+from ackpost.engine.partitions import Cluster, Partitions
 from ackpost.engine.request import RequestBuilder
 from ackpost.engine.slots import Slots
+from ackpost.engine.waiters import AttemptWaiters
 from ackpost.engine.writer import Writer
-from ackpost.errors import FormatConflict
+from ackpost.errors import FormatConflict, StoreLocked
 from ackpost.ports.clock import Clock, Entropy
 from ackpost.ports.operations import (
     Accepted,
@@ -41,7 +44,7 @@ from ackpost.ports.operations import (
 )
 from ackpost.ports.store import Store, Work
 from ackpost.ports.telemetry import Telemetry
-from ackpost.ports.transport import InFlight, Transport
+from ackpost.ports.transport import Transport
 
 UNRECORDED_MAX: Final = 2000
 LANES_KEPT: Final = 2000
@@ -49,6 +52,8 @@ AGE_CHECK_MS: Final = 1000
 SUSPECT_CRASHES: Final = 2
 """What was in flight at so many crashes goes out alone, the last one's result being durable: one that kills the process
 takes no other with it a third time (rule E5). After one crash all go on at full speed: it may be anybody's."""
+UNREADY_S: Final = 8.0
+"""A node that shares its store is not ready when its lease was renewed longer ago."""
 NO_LEASE: Final = 1 << 62
 """A lease that never ends, for an engine without housekeeping."""
 
@@ -76,6 +81,7 @@ class Engine:
         make_builder: Callable[[Endpoint], RequestBuilder],
         limits: EngineLimits,
         on_fatal: Callable[[BaseException], None],
+        cluster: Cluster | None = None,
     ) -> None:
         self._store = store
         self._writer = writer
@@ -83,16 +89,16 @@ class Engine:
         self._clock = clock
         self._entropy = entropy
         self._telemetry = telemetry
-        self._slots = slots
         self._on_fatal = on_fatal
-        self._loader = Loader(store, self, make_builder)
+        self._cluster = cluster
+        self._loader = Loader(store, self, make_builder, learns_of_jobs=cluster is not None)
         self.dispatcher = Dispatcher(
             clock, self._send, slots=limits.slots, host_cap=limits.host_cap, may_send=self._may_send
         )
         self.lanes: dict[int, Lane] = {}
-        self._flights: dict[int, InFlight] = {}
-        self._taken_slots: dict[int, int] = {}
-        self._waiters: dict[int, list[asyncio.Future[bool]]] = {}
+        self.parts = Partitions(self.lanes, cluster)
+        self.flights = Flights(slots)
+        self.waiters = AttemptWaiters(store, clock, shared=cluster is not None)
         self.budget = Budget()
         self._draining = False
         self._drained: asyncio.Event = asyncio.Event()
@@ -106,19 +112,7 @@ class Engine:
 
     async def wait_attempt(self, delivery: int, timeout_s: float) -> bool:
         """Wait until an attempt of this delivery has been recorded; False when the time is over first."""
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiters.setdefault(delivery, []).append(future)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await future
-        except TimeoutError:
-            return False
-        finally:
-            waiting = self._waiters.get(delivery)
-            if waiting is not None and future in waiting:
-                waiting.remove(future)
-                if not waiting:
-                    del self._waiters[delivery]
+        return await self.waiters.wait(delivery, timeout_s)
 
     def in_flight(self, endpoint: int) -> int:
         """Requests under way to an endpoint."""
@@ -151,6 +145,8 @@ class Engine:
             return self._fatal
         if self._draining:
             return "The server is stopping."
+        if self._cluster is not None and self._cluster.lease.renewed_ago_s() > UNREADY_S:
+            return "The database cannot be reached: this node's lease was not renewed."
         return self._writer.trouble
 
     # ------------------------------------------------------------ work comes in
@@ -158,7 +154,12 @@ class Engine:
     def hand_off(self, refs: Iterable[DeliveryRef]) -> None:
         """Take due deliveries into their lanes, as far as memory allows; the store keeps them all."""
         for ref in refs:
-            lane = self.lanes.get(ref.endpoint) or self._new_lane(ref.endpoint, ref.tenant)
+            lane = self.lanes.get(ref.endpoint)
+            if lane is None or lane.leaving:
+                if not self.parts.owns(ref.endpoint):
+                    self.parts.tell_work(ref.endpoint, ref.tenant)
+                    continue
+                lane = self._new_lane(ref.endpoint, ref.tenant)
             self._hand_to(lane, ref)
 
     def _hand_to(self, lane: Lane, ref: DeliveryRef) -> None:
@@ -187,14 +188,19 @@ class Engine:
             return False
         return ref.position >> 20 >= circuit.opened_at_ms and self._clock.now_ms() < circuit.retry_at_ms
 
-    def found_work(self, work: Sequence[Work]) -> None:
-        """The poll's truth (rule E1): endpoints with rows in the store, whether or not a hint came."""
+    def found_work(self, work: Sequence[Work], *, by_others: bool = False) -> None:
+        """The poll's truth (rule E1): endpoints with rows in the store, whether or not a hint came.
+
+        ``by_others``: nodes whose hints may not have arrived may have added rows behind those that are known.
+        """
         now_ms = self._clock.now_ms()
         for item in work:
             lane = self.lanes.get(item.endpoint)
-            if lane is None:
+            if lane is None or lane.leaving:
+                if not self.parts.owns(item.endpoint):
+                    continue
                 lane = self._new_lane(item.endpoint, item.tenant)
-            elif item.due_ms <= now_ms and lane.misses(item.klass, item.due_ms):
+            elif by_others or (item.due_ms <= now_ms and lane.misses(item.klass, item.due_ms)):
                 lane.complete[item.klass] = False
             if lane.wants_load():
                 self._loader.want(lane)
@@ -207,6 +213,40 @@ class Engine:
             if lane is not None:
                 lane.reload = lane.dirty = True
                 self._loader.want(lane)
+            else:
+                self.parts.tell_change(endpoint)
+
+    def heard_work(self, found: Iterable[tuple[int, int]]) -> None:
+        """Another node accepted deliveries for these endpoints (with their tenants)."""
+        now_ms = self._clock.now_ms()
+        work = [Work(endpoint, tenant, FIRST, now_ms) for endpoint, tenant in found if self.parts.owns(endpoint)]
+        self.found_work(work, by_others=True)
+
+    def heard_change(self, endpoints: Iterable[int]) -> None:
+        """Another node changed these endpoints or their deliveries."""
+        self.touch(endpoint for endpoint in endpoints if endpoint in self.lanes)
+
+    # ------------------------------------------------------------ partitions
+
+    def abandon(self) -> None:
+        """Own nothing any more, at once: others may have taken all. What is under way is aborted and not recorded."""
+        flights = self.flights.forget_all()
+        for position in flights:
+            self.budget.recorded(position)
+        self.parts.drop_all()
+        for flight in flights.values():
+            self.dispatcher.finished(flight.lane, flight.host, troubled=flight.troubled)
+        self._suspects.clear()
+        self.budget.rebuilding.clear()
+        if self._draining:
+            self._drained.set()
+
+    def on_fenced(self) -> None:
+        """The store no longer takes this node's results: it was declared dead."""
+        if self._cluster is None:
+            self.on_fatal(StoreLocked("This server does not own the database any more."))
+        else:
+            self._cluster.on_fenced()
 
     def _new_lane(self, endpoint: int, tenant: int) -> Lane:
         if len(self.lanes) >= self._lanes_kept:
@@ -221,6 +261,9 @@ class Engine:
 
     def lane_filled(self, lane: Lane) -> None:
         """A lane has new configuration or references."""
+        if lane.leaving:
+            lane.leave()
+            return
         if lane.view is not None and lane.view.circuit.state == "open":
             for ref in lane.withdraw(partial(self._fails_fast, lane.view)):
                 self._end(lane, ref, "circuit_open")
@@ -253,6 +296,8 @@ class Engine:
     def _may_send(self) -> bool:
         if self._draining or self.unrecorded() >= UNRECORDED_MAX or not self.budget.may_send():
             return False
+        if self._cluster is not None:
+            return self._cluster.lease.is_valid()
         return self._clock.now_ms() < self.lease_until_ms
 
     def renewed(self, lease_until_ms: int) -> None:
@@ -262,7 +307,7 @@ class Engine:
 
     def unrecorded(self) -> int:
         """Answers whose results are not durable yet (bounded, rule E6)."""
-        return len(self._taken_slots) - len(self._flights)
+        return self.flights.unrecorded()
 
     def _send(self, lane: Lane, ref: DeliveryRef, now_ms: int) -> None:
         """Start one attempt, or do what the delivery needs first."""
@@ -284,11 +329,11 @@ class Engine:
             lane.push(ref, handed=False)
             return
         # Marked before its data is touched: a delivery that ends the process at any step from here on is counted.
-        self._taken_slots[ref.position] = self._slots.take(ref.position, ref.round, ref.number)
+        self.flights.mark(ref)
         try:
             wire = builder.build(ref, payload, wall_s=self._clock.wall_s(), now_ms=now_ms)
         except FormatConflict:
-            self._slots.free(self._taken_slots.pop(ref.position))
+            self.flights.unmark(ref.position)
             self._end(lane, ref, "format_conflict")
             return
         except Exception as error:
@@ -309,7 +354,8 @@ class Engine:
             self._suspects.add(ref.position)
         timeout_s = 5.0 if lane.policy is None else lane.policy.timeout_s
         done = partial(self._on_outcome, lane, ref, event_type, host, troubled, now_ms)
-        self._flights[ref.position] = self._transport.send(target, *wire, timeout_s, done)
+        request = self._transport.send(target, *wire, timeout_s, done)
+        self.flights.began(ref.position, Flight(request, lane, host, troubled, done))
 
     def _on_outcome(
         self,
@@ -322,14 +368,14 @@ class Engine:
         outcome: Outcome,
     ) -> None:
         """An attempt ended: judge it. Should that fail, the node ends, and what was in flight is counted (rule E5)."""
-        self._flights.pop(ref.position, None)
+        self.flights.ended(ref.position)
         try:
             self._judge(lane, ref, event_type, started_ms, outcome)
         except Exception as error:
             self.on_fatal(error)
             raise
         self.dispatcher.finished(lane, host, troubled=troubled)
-        if self._draining and not self._flights:
+        if self._draining and not self.flights:
             self._drained.set()
 
     def _judge(self, lane: Lane, ref: DeliveryRef, event_type: str, started_ms: int, outcome: Outcome) -> None:
@@ -403,9 +449,7 @@ class Engine:
     def on_recorded(self, decisions: Sequence[Decision], recorded: Recorded) -> None:
         """Results are durable: free their marks, queue the next attempts."""
         for decision, applied in zip(decisions, recorded.applied, strict=True):
-            slot = self._taken_slots.pop(decision.delivery, None)
-            if slot is not None:
-                self._slots.free(slot)
+            self.flights.unmark(decision.delivery)
             self._suspects.discard(decision.delivery)
             self.budget.recorded(decision.delivery)
             lane = self.lanes.get(decision.endpoint)
@@ -413,13 +457,12 @@ class Engine:
                 lane.settled(decision, applied)
                 if not applied:
                     lane.reload = lane.dirty = True
+                if lane.leaving:
+                    lane.forget_queued()
                 self.dispatcher.activate(lane)
                 if lane.wants_load():
                     self._loader.want(lane)
-            if self._waiters:
-                for future in self._waiters.pop(decision.delivery, ()):
-                    if not future.done():
-                        future.set_result(True)
+            self.waiters.recorded(decision.delivery)
         # What else an attempt changes of its endpoint is in memory already; disabling made a job and raised the rev.
         self.touch(decision.endpoint for decision in decisions if _disables(decision))
         self.hand_off(recorded.refs)
@@ -440,15 +483,14 @@ class Engine:
     async def drain(self, grace_s: float) -> int:
         """Send nothing more, wait for what is in flight; give the number of requests that had to be cut off."""
         self.stop_sending()
-        if self._flights:
+        if self.flights:
             self._drained.clear()
             try:
                 async with asyncio.timeout(grace_s):
                     await self._drained.wait()
             except TimeoutError:
-                for flight in self._flights.values():
-                    flight.abort()
-        cut_off = len(self._flights)
+                self.flights.abort_all()
+        cut_off = len(self.flights)
         await self._loader.close()
         self.dispatcher.close()
         return cut_off

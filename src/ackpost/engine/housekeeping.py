@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 
+from ackpost.core.ids import partition_of
 from ackpost.engine.engine import Engine
+from ackpost.engine.ownership import SharedOwner
 from ackpost.engine.writer import Writer
 from ackpost.errors import RequestError, StoreError, Unavailable
 from ackpost.ports.clock import Clock
 from ackpost.ports.operations import JobSaved, Promote, Promoted, RenewLease, Retain, Retained, StepJob
-from ackpost.ports.store import Store
+from ackpost.ports.store import Store, Work
 from ackpost.ports.telemetry import Telemetry
 
 POLL_S: Final = 1.0
+SHARED_POLL_S: Final = 0.9
+"""What other nodes changed is seen within a second, the poll itself included (rule E2)."""
+SHARED_JOBS_LOOKED_AT: Final = 200
+JANITOR_PARTITION: Final = 0
+"""Its owner alone does what one node has to do for all."""
 SCAN_ENDPOINTS: Final = 500
 JOB_ROWS: Final = 200
 JOBS_AT_ONCE: Final = 10
@@ -61,6 +69,7 @@ class Housekeeping:
         retention: Retention,
         stored_ms: int,
         store_warning: Callable[[], str | None] = lambda: None,
+        owner: SharedOwner | None = None,
     ) -> None:
         self._store = store
         self._writer = writer
@@ -72,6 +81,7 @@ class Housekeeping:
         self._lease_ms = lease_ms
         self._retention = retention
         self._store_warning = store_warning
+        self._owner = owner
         self._warned_of: str | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._scan_after = 0
@@ -84,12 +94,14 @@ class Housekeeping:
     def start(self) -> None:
         """Begin all loops."""
         self._clock_gap_ms = self._gap_ms()
-        self._engine.lease_until_ms = 0
         loop = asyncio.get_running_loop()
-        for name, work in (
-            ("poll", self._poll), ("lease", self._renew), ("jobs", self._step_jobs), ("retention", self._retain),
-        ):  # fmt: skip
-            self._tasks.append(loop.create_task(self._forever(work), name=name))
+        loops = {"poll": self._poll, "jobs": self._step_jobs, "retention": self._retain}
+        if self._owner is None:
+            self._engine.lease_until_ms = 0
+            loops["lease"] = self._renew
+        for name, work in loops.items():
+            wake = self._owner.look_wanted if self._owner is not None and name == "poll" else None
+            self._tasks.append(loop.create_task(self._forever(work, wake), name=name))
 
     async def stop(self) -> None:
         """End all loops."""
@@ -97,8 +109,11 @@ class Housekeeping:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _forever(self, work: Callable[[], Awaitable[float]]) -> None:
-        """Repeat ``work``, which says how long to pause. A store in trouble is asked again; the writer reports it."""
+    async def _forever(self, work: Callable[[], Awaitable[float]], wake: asyncio.Event | None) -> None:
+        """Repeat ``work``, which says how long to pause, or until ``wake``.
+
+        A store in trouble is asked again; the writer reports it.
+        """
         while True:
             try:
                 pause_s = await work()
@@ -107,7 +122,13 @@ class Housekeeping:
             except Exception as error:
                 self._engine.on_fatal(error)
                 raise
-            await asyncio.sleep(pause_s)
+            if wake is None:
+                await asyncio.sleep(pause_s)
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await wake.wait()
+            wake.clear()
 
     # ------------------------------------------------------------ loops
 
@@ -115,16 +136,28 @@ class Housekeeping:
         """Look for work nobody told of, compare revs, watch the clock."""
         self._watch_clock()
         self._watch_store()
-        work = await self._store.scan_work(after_endpoint=self._scan_after, limit=SCAN_ENDPOINTS)
+        work = await self._look()
         await self._compare_revs({item.endpoint for item in work})
-        self._engine.found_work(work)
+        by_others = self._owner is not None and self._owner.hints_may_be_lost()
+        self._engine.found_work(work, by_others=by_others)
         self._scan_after = work[-1].endpoint if len(work) >= SCAN_ENDPOINTS else 0
         self._polls += 1
-        if self._polls % SWEEP_EVERY_POLLS == 0:
+        if self._polls % SWEEP_EVERY_POLLS == 0 and self._is_janitor():
             promoted = await self._writer.submit(Promote(SWEEP_ROWS, self._clock.now_ms()))
             if isinstance(promoted, Promoted) and promoted.refs:
                 self._telemetry.note("order.promoted_by_sweep", deliveries=len(promoted.refs))
-        return 0.01 if self._scan_after else POLL_S
+        if self._scan_after:
+            return 0.01
+        return POLL_S if self._owner is None else SHARED_POLL_S
+
+    async def _look(self) -> list[Work]:
+        if self._owner is None:
+            return await self._store.scan_work(after_endpoint=self._scan_after, limit=SCAN_ENDPOINTS)
+        return await self._owner.look(after_endpoint=self._scan_after, limit=SCAN_ENDPOINTS)
+
+    def _is_janitor(self) -> bool:
+        owned = self._engine.parts.owned
+        return owned is None or JANITOR_PARTITION in owned
 
     async def _compare_revs(self, with_work: set[int]) -> None:
         """A higher rev in the store means that somebody else changed the endpoint or its deliveries (rule E2).
@@ -154,8 +187,13 @@ class Housekeeping:
     async def _step_jobs(self) -> float:
         """One step of each open job, oldest first; the pause keeps them in the background."""
         rebuilding = dict(self._engine.budget.rebuilding)
-        jobs = await self._store.open_jobs(OPEN_JOBS_MAX if rebuilding else JOBS_AT_ONCE)
+        if self._owner is not None and not (rebuilding or self._owner.has_jobs):
+            return POLL_S / 2
+        few = JOBS_AT_ONCE if self._owner is None else SHARED_JOBS_LOOKED_AT
+        jobs = await self._store.open_jobs(OPEN_JOBS_MAX if rebuilding else few)
         self._engine.jobs_ended(rebuilding, {job.position for job in jobs})
+        owned = self._engine.parts.owned
+        jobs = [job for job in jobs if owned is None or partition_of(job.position) in owned]
         for job in jobs[:JOBS_AT_ONCE]:
             try:
                 saved = await self._writer.submit(StepJob(job.position, JOB_ROWS, self._clock.now_ms()))
@@ -169,6 +207,8 @@ class Housekeeping:
 
     async def _retain(self) -> float:
         """One small step of retention (rule E16)."""
+        if not self._is_janitor():
+            return RETENTION_S
         newest_ms = await self._store.newest_event_ms()
         now_ms = self._clock.now_ms()
         if newest_ms is None or now_ms < self._quiet_until_ms:

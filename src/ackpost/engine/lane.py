@@ -44,9 +44,9 @@ class Lane:
 
     __slots__ = (
         "bounds", "budget", "builder", "changes", "complete", "deleted", "dirty", "ended_during_load", "endpoint",
-        "fresh", "growth", "heaps", "host_waiting", "in_flight", "known", "last_start_ms", "loading", "policy",
-        "queued", "rate_at_ms", "rate_held", "rate_tokens", "reload", "slot_waiting", "tenant", "tests", "timer_ms",
-        "trouble_waiting", "troubled", "turn", "unproven", "unfetched", "view", "wake_ms",
+        "fresh", "growth", "heaps", "host_waiting", "in_flight", "known", "last_start_ms", "leaving", "loading",
+        "policy", "queued", "rate_at_ms", "rate_held", "rate_tokens", "reload", "slot_waiting", "tenant", "tests",
+        "timer_ms", "trouble_waiting", "troubled", "turn", "unproven", "unfetched", "view", "wake_ms",
     )  # fmt: skip
 
     def __init__(self, endpoint: int, tenant: int, budget: Budget) -> None:
@@ -58,6 +58,8 @@ class Lane:
         self.builder: RequestBuilder | None = None
         self.fresh = False
         self.deleted = False
+        self.leaving = False
+        """Another node is about to own it: nothing more is queued or sent, what is under way ends here."""
         self.heaps: tuple[list[Entry], ...] = ([], [], [])
         self.tests: list[Entry] = []
         self.known: dict[int, DeliveryRef] = {}
@@ -134,6 +136,18 @@ class Lane:
         """Test deliveries that are not sent yet: they are kept over reloads, as they go whatever the state."""
         unfetched = [ref for ref in self.unfetched.values() if ref.trigger == "test"]
         return [*(entry[2] for entry in self.tests), *unfetched]
+
+    def leave(self) -> None:
+        """Send nothing more: what is queued is the next owner's."""
+        self.leaving = True
+        self.forget_queued()
+        for ref in self.tests_held():
+            self.drop_test(ref)
+
+    @property
+    def is_left(self) -> bool:
+        """Nothing of it is in flight, unrecorded or being read."""
+        return self.leaving and not (self.known or self.in_flight or self.loading)
 
     def drop_test(self, ref: DeliveryRef) -> None:
         """Somebody ended it before it was sent."""
@@ -221,7 +235,7 @@ class Lane:
 
     def wants_load(self) -> bool:
         """Whether a partial class runs low, or configuration or window are out of date."""
-        if self.deleted or (self.fresh and not self.reload and False not in self.complete):
+        if self.deleted or self.leaving or (self.fresh and not self.reload and False not in self.complete):
             return False
         if not self.fresh or self.reload:
             return True
@@ -286,7 +300,7 @@ class Lane:
         """Take the next reference that may be sent now; None sets ``wake_ms`` (0: an event will wake the lane)."""
         self.wake_ms = 0
         view, policy = self.view, self.policy
-        if not self.fresh or self.reload or view is None or policy is None or self.builder is None:
+        if not self.fresh or self.reload or view is None or policy is None or self.builder is None or self.leaving:
             return None
         if self.tests:
             if self.tests[0][0] <= now_ms:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from ackpost.core.model import CLASSES, DeliveryRef, Endpoint
+from ackpost.core.model import CLASSES, DeliveryRef, Endpoint, Job
 from ackpost.engine.budget import QUEUED_BYTES_MAX
 from ackpost.engine.lane import REFS_A_CLASS_MIN, REFS_MAX, WINDOW_REFS, Lane
 from ackpost.engine.request import RequestBuilder
@@ -19,6 +19,7 @@ from ackpost.ports.store import Store
 LOADS_AT_ONCE: Final = 4
 PREFETCH_REFS: Final = 128
 PAYLOADS_A_LOAD: Final = 256
+OPEN_JOBS_MAX: Final = 100_000
 TROUBLE_PAUSE_S: Final = 0.25
 
 
@@ -27,6 +28,9 @@ class LoaderHost(Protocol):
 
     def lane_filled(self, lane: Lane) -> None:
         """A lane has new configuration or references."""
+
+    def note_job(self, job: Job) -> None:
+        """A job that is open may hold its endpoint back."""
 
     def lane_gone(self, lane: Lane) -> None:
         """The endpoint was deleted."""
@@ -44,8 +48,17 @@ class LoaderHost(Protocol):
 class Loader:
     """Loads lanes and payloads in bounded tasks."""
 
-    def __init__(self, store: Store, host: LoaderHost, make_builder: Callable[[Endpoint], RequestBuilder]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        host: LoaderHost,
+        make_builder: Callable[[Endpoint], RequestBuilder],
+        *,
+        learns_of_jobs: bool = False,
+    ) -> None:
+        """``learns_of_jobs``: other nodes make jobs, too; those that hold an endpoint back are looked for."""
         self._store = store
+        self._learns_of_jobs = learns_of_jobs
         self._host = host
         self._make_builder = make_builder
         self._lanes: dict[int, Lane] = {}
@@ -112,6 +125,10 @@ class Loader:
         lane.dirty = False
         if reload:
             found = await self._store.load_endpoints([lane.endpoint])
+            if self._learns_of_jobs:
+                # After the endpoint: a job that came with what was read of it is seen (rule E4).
+                for job in await self._store.open_jobs(OPEN_JOBS_MAX):
+                    self._host.note_job(job)
             endpoint = found.get(lane.endpoint)
             if endpoint is None:
                 lane.deleted = True

@@ -16,6 +16,7 @@ from ackpost.errors import (
     StoreBroken,
     StoreBusy,
     StoreError,
+    StoreFenced,
     StoreFull,
     StoreLocked,
     StoreOutcomeUnknown,
@@ -54,6 +55,9 @@ class CommitObserver(Protocol):
 
     def on_recorded(self, decisions: Sequence[Decision], recorded: Recorded) -> None:
         """Results of attempts were stored."""
+
+    def on_fenced(self) -> None:
+        """Other nodes declared this one dead: its results are void."""
 
     def on_fatal(self, error: BaseException) -> None:
         """The node must stop: it no longer owns the store, or the writer broke."""
@@ -122,6 +126,16 @@ class Writer:
         self._wake.set()
         if urgent or len(self._decisions) >= RESULTS_WORTH_A_COMMIT:
             self._ripe.set()
+
+    def rejoin(self, incarnation: int) -> None:
+        """Go on under a new incarnation: results of requests that the old one sent are void (rule E3)."""
+        decisions, self._decisions = self._decisions, []
+        self._forget(decisions)
+        self._incarnation = incarnation
+
+    def _forget(self, decisions: list[Decision]) -> None:
+        if decisions and self.observer is not None:
+            self.observer.on_recorded(decisions, Recorded([False] * len(decisions)))
 
     @property
     def unrecorded(self) -> int:
@@ -227,6 +241,11 @@ class Writer:
         they cannot help it, or may be durable already.
         """
         self._set_trouble(str(error))
+        if isinstance(error, StoreFenced) and self.observer is not None:
+            self._fail_entries(entries, _refusal_for(error))
+            self._forget(decisions)
+            self.observer.on_fenced()
+            return
         self._decisions[:0] = decisions
         if isinstance(error, StoreBroken | StoreLocked):
             self._fail_entries(entries, _refusal_for(error))
@@ -247,6 +266,9 @@ class Writer:
                 replies = await self._store.commit([entry[0]])
             except (StoreBroken, StoreLocked) as error:
                 self._fail_entries(entries[index:], _refusal_for(error))
+                if isinstance(error, StoreFenced) and self.observer is not None:
+                    self.observer.on_fenced()
+                    return
                 raise
             except StoreError as error:
                 self._fail_entries([entry], _refusal_for(error))
@@ -310,6 +332,8 @@ def _refusal_for(error: StoreError) -> Unavailable:
         return _unavailable("The database went away while it stored this; it may be stored.", "outcome_unknown")
     if isinstance(error, StoreBroken):
         return _unavailable("The disk failed while it stored this; it may be stored.", "outcome_unknown")
+    if isinstance(error, StoreFenced):
+        return _unavailable("This server lost its lease and comes back; nothing was stored.", "starting")
     if isinstance(error, StoreLocked):
         return _unavailable("This server no longer owns the database; nothing was stored.", "starting")
     return _unavailable("The database could not store this; nothing was stored.", "overloaded")

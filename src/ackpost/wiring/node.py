@@ -24,8 +24,10 @@ from ackpost.errors import StoreError
 from ackpost.ports.operations import Interrupt, Interrupted
 from ackpost.service.context import Options, Services
 from ackpost.service.telemetry import watch_loop
+from ackpost.store.postgres import PostgresStore
 from ackpost.store.sqlite import SqliteStore
 from ackpost.wiring.logs import NodeTelemetry
+from ackpost.wiring.membership import Membership
 from ackpost.wiring.system import SystemClock, SystemEntropy
 
 LEASE_MS = 20_000
@@ -43,9 +45,16 @@ class Node:
         self.telemetry = telemetry
         self.clock = SystemClock()
         self.entropy = SystemEntropy()
-        self.name = settings.node_name or socket.gethostname()
-        self.store = SqliteStore(str(settings.database_path))
         self._port = port
+        self._membership: Membership | None = None
+        self.store: SqliteStore | PostgresStore
+        if settings.is_shared:
+            self.name = settings.node_name or f"{socket.gethostname()}-{port}"
+            self._membership = Membership(settings, self.name, self.clock, self.entropy, lease_ms=LEASE_MS)
+            self.store = self._membership.store
+        else:
+            self.name = settings.node_name or socket.gethostname()
+            self.store = SqliteStore(str(settings.database_path))
         self._slots: SlotFile | None = None
         self._transport: HttpClient | None = None
         self._housekeeping: Housekeeping | None = None
@@ -68,30 +77,30 @@ class Node:
         Raises: StoreError (locked, corrupt, not writable) with one clear line.
         """
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        incarnation = await self.store.open(node=self.name, now_ms=self.clock.now_ms(), lease_ms=LEASE_MS)
+        incarnation = await self._open()
         self.telemetry.salt = self.store.salt
         stored_ms = self.store.last_ms
-        behind_ms = self.clock.continue_from(stored_ms)
-        if behind_ms:
-            self.telemetry.note("clock.behind_store", behind_ms=behind_ms)
         self._slots = self._open_slots()
         self._transport = self._make_transport()
         writer = self._writer = Writer(
             self.store, self.clock, self.telemetry, incarnation=incarnation, node=self.name,
             shortage=self.store.shortage,
         )  # fmt: skip
+        member = self._membership
         engine = self._engine = Engine(
             self.store, writer, self._transport, self.clock, self.entropy, self.telemetry, self._slots,
             make_builder=self._make_builder,
             limits=EngineLimits(slots=self.settings.slots, host_cap=self.settings.connections_per_host),
             on_fatal=on_fatal,
+            cluster=None if member is None else member.cluster,
         )  # fmt: skip
         writer.start()
         await self._take_over(writer)
+        owner = None if member is None else member.start(writer, engine, self.telemetry, incarnation)
         self._housekeeping = Housekeeping(
             self.store, writer, engine, self.clock, self.telemetry,
             node=self.name, incarnation=incarnation, lease_ms=LEASE_MS, retention=self._retention(),
-            stored_ms=stored_ms, store_warning=self.store.warning,
+            stored_ms=stored_ms, store_warning=self.store.warning, owner=owner,
         )  # fmt: skip
         self._housekeeping.start()
         self._lag_watch = asyncio.create_task(watch_loop(self.telemetry, self.clock), name="loop-lag")
@@ -100,12 +109,24 @@ class Node:
             options=self._options(), counters=self.telemetry,
         )  # fmt: skip
 
+    async def _open(self) -> int:
+        """Open the store; a wall clock behind what is stored, or beside the shared database's, is made up for."""
+        if self._membership is not None:
+            return await self._membership.open(lease_ms=LEASE_MS)
+        incarnation = await self.store.open(node=self.name, now_ms=self.clock.now_ms(), lease_ms=LEASE_MS)
+        behind_ms = self.clock.continue_from(self.store.last_ms)
+        if behind_ms:
+            self.telemetry.note("clock.behind_store", behind_ms=behind_ms)
+        return incarnation
+
     def stop_sending(self) -> None:
         """Begin to stop: no request starts any more; those under way have ``DRAIN_S`` from now on."""
         if self._stopping_since is None:
             self._stopping_since = self.clock.monotonic()
             if self._engine is not None:
                 self._engine.stop_sending()
+            if self._membership is not None:
+                self._membership.begin_leaving()
 
     async def stop(self) -> int:
         """Finish what is in flight (≤ 30 s), store all results, give the database up; requests cut off are given."""
@@ -118,6 +139,8 @@ class Node:
             cut_off = await self._engine.drain(max(0.0, DRAIN_S - passed_s))
         if self._services is not None:
             await self._services.auth.close()
+        if self._membership is not None:
+            await self._membership.stop()
         if self._housekeeping is not None:
             await self._housekeeping.stop()
         if self._writer is not None:
@@ -127,15 +150,20 @@ class Node:
         await self.store.close()
         if self._slots is not None:
             self._slots.close()
+        if self._membership is not None:
+            await self._membership.close()
         return cut_off
 
     def _open_slots(self) -> SlotFile:
-        database = self.settings.database_path
-        path = database.with_name(database.name + "-inflight")
+        if self._membership is not None:
+            path = self._membership.home.slots_path
+        else:
+            database = self.settings.database_path
+            path = database.with_name(database.name + "-inflight")
         try:
             return SlotFile(path, self.settings.slots + UNRECORDED_MAX + 100)
         except OSError as error:
-            raise StoreError(f"The file {path} beside the database cannot be made: {error.strerror}.") from error
+            raise StoreError(f"The file {path} cannot be made: {error.strerror}.") from error
 
     async def _take_over(self, writer: Writer) -> None:
         """Record what was in flight when the last process died (rule E5)."""
@@ -154,7 +182,11 @@ class Node:
             connections_per_host_max=self.settings.connections_per_host,
             connections_max=max(1000, self.settings.slots),
         )
-        return HttpClient(policy, resolver=SystemResolver(threads=self.settings.dns_threads), limits=limits)
+        resolver = SystemResolver(threads=self.settings.dns_threads)
+        if self._membership is None:
+            return HttpClient(policy, resolver=resolver, limits=limits)
+        lease = self._membership.cluster.lease
+        return HttpClient(policy, resolver=resolver, limits=limits, may_write=lease.is_valid)
 
     def _make_builder(self, endpoint: Endpoint) -> RequestBuilder:
         return RequestBuilder(

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from ackpost.config import Settings
+from ackpost.ports.store import Store
+from ackpost.store.postgres import PostgresStore
 from ackpost.store.sqlite import SqliteStore
 from ackpost.wiring import keys
 from ackpost.wiring.system import SystemClock, SystemEntropy
@@ -23,7 +25,7 @@ def migrate(settings: Settings) -> None:
     Raises: StoreError.
     """
 
-    async def nothing(_store: SqliteStore, _incarnation: int) -> None:
+    async def nothing(_store: Store, _incarnation: int) -> None:
         """Opening migrates."""
 
     asyncio.run(with_store(settings, nothing))
@@ -39,12 +41,12 @@ def create_operator_key(settings: Settings, name: str) -> str:
     )
 
 
-async def with_store(settings: Settings, work: Callable[[SqliteStore, int], Awaitable[Given]]) -> Given:
+async def with_store(settings: Settings, work: Callable[[Store, int], Awaitable[Given]]) -> Given:
     """Do something as the database's owner; ``work`` gets the store and its incarnation.
 
     Raises: StoreError.
     """
-    store = SqliteStore(str(settings.database_path))
+    store = PostgresStore(settings.database_url) if settings.is_shared else SqliteStore(str(settings.database_path))
     incarnation = await store.open(node=_NODE, now_ms=SystemClock().now_ms(), lease_ms=_LEASE_MS)
     try:
         return await work(store, incarnation)

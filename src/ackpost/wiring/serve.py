@@ -10,7 +10,6 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import uvloop
@@ -107,7 +106,7 @@ async def _run_node(node: Node, *, end: _End, listener: socket.socket, key: str 
     try:
         await node.start(end.on_fatal)
         made = await keys.ensure_operator_key(node.store, node.clock, node.entropy, key)
-        shown = _hand_over(made, settings.database_path, telemetry) if made else (key if settings.dev else None)
+        shown = _hand_over(made, settings, telemetry) if made else (key if settings.dev else None)
         url = f"http://{_in_url(settings.host)}:{settings.port}"
         telemetry.note("server.started", version=__version__, url=url, node=node.name, **_settings_shown(settings))
         server = QuietServer(uvicorn_config(create_app(node.services)))
@@ -123,11 +122,12 @@ async def _run_node(node: Node, *, end: _End, listener: socket.socket, key: str 
         raise AckpostError(f"the server had to stop: {end.fatal}") from end.fatal
 
 
-def _hand_over(key: str, database: Path, telemetry: NodeTelemetry) -> str | None:
+def _hand_over(key: str, settings: Settings, telemetry: NodeTelemetry) -> str | None:
     """A new key goes to a terminal, else into a file of which only the path is logged (contract §1)."""
     if sys.stdout.isatty():
         return key
-    path = database.resolve().with_name(keys.OPERATOR_KEY_NAME)
+    folder = settings.state_dir if settings.is_shared else settings.database_path.parent
+    path = folder.resolve() / keys.OPERATOR_KEY_NAME
     keys.write_secret(path, key)
     telemetry.note("operator_key.written", path=str(path))
     return None

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Final
 
 CLOCK_BEHIND_MAX_MS: Final = 5_000
+FOLLOW_BACK_MS: Final = 100.0
+_BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
@@ -34,6 +36,21 @@ class SystemClock:
             return 0
         self._offset_ms += behind_ms
         return behind_ms
+
+    def begin_at(self, now_ms: int) -> None:
+        """It is that late by another clock; nothing was told by this one yet."""
+        self._offset_ms = now_ms - self.monotonic() * 1000
+
+    def follow(self, offset_ms: int) -> None:
+        """Go by another clock, which is so much ahead of monotonic time: forward at once, back in small steps.
+
+        A step back of more than that would hold back for its length what is due by the times told before.
+        """
+        self._offset_ms = max(float(offset_ms), self._offset_ms - FOLLOW_BACK_MS)
+
+    def boot_s(self) -> float:
+        """Seconds on a clock that goes on while the machine sleeps, where the system has one."""
+        return time.clock_gettime(_BOOT_CLOCK)
 
     def wall_s(self) -> int:
         """Seconds since the epoch by the raw wall clock."""

@@ -13,7 +13,7 @@ from ackpost.errors import SchemaMismatch, StoreBusy
 from ackpost.ports.operations import Accept, Accepted, DeliveriesChanged, NewEvent, Redeliver, Retain, Retained
 from ackpost.store.postgres import PostgresStore
 from ackpost.store.postgres.closing import BIG_BYTES
-from ackpost.store.postgres.connection import connect
+from ackpost.store.postgres.connection import Place, connect
 from ackpost.store.postgres.days import SELECT_DAYS, make_days
 from ackpost.store.postgres.ledger import DAY_MS, Ledger
 from ackpost.store.postgres.moves import DELETE_HISTORY, KEEP_INLINE
@@ -34,7 +34,7 @@ def play(scenario: Scenario) -> None:
         harness = PostgresHarness()
         world = await World.begin(harness)
         assert isinstance(world.store, PostgresStore)
-        session = await connect(world.store.dsn, world.store.schema)
+        session = await connect(Place(world.store.dsn, world.store.schema))
         try:
             await scenario(world, session)
             await world.look()

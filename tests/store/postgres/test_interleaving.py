@@ -12,7 +12,7 @@ import pytest
 from ackpost.errors import StoreLocked
 from ackpost.ports.operations import Accepted, CreateTenant, Idempotency, NewEvent, Repeated, TenantSaved, TouchApiKeys
 from ackpost.store.postgres import PostgresStore
-from ackpost.store.postgres.connection import connect
+from ackpost.store.postgres.connection import Place, connect
 from ackpost.testing.store_contract.world import BY_KEY, LEASE_MS, World
 from tests.store.harnesses import PostgresHarness
 
@@ -27,7 +27,7 @@ def play(scenario: Scenario) -> None:
         world = await World.begin(harness)
         store = world.store
         assert isinstance(store, PostgresStore)
-        session = await connect(store.dsn, store.schema)
+        session = await connect(Place(store.dsn, store.schema))
         try:
             await scenario(world, session)
         finally:

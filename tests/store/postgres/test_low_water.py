@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ackpost.core.ids import partition_of
 from ackpost.ports.operations import Accept, Accepted, NewEvent
 from ackpost.store.postgres import PostgresStore
-from ackpost.store.postgres.connection import connect
+from ackpost.store.postgres.connection import Place, connect
 from ackpost.store.postgres.lowwater import LAG_MS, WHOLE_EACH_S, LowWater
 from ackpost.store.postgres.reads_engine import WINDOW_SQL
 from ackpost.testing.store_contract.world import World, target_of
@@ -69,7 +69,7 @@ def test_a_pinned_horizon_does_not_slow_windows() -> None:
         endpoint = await world.endpoint()
         routing = await world.store.routing(world.tenant)
         assert routing is not None
-        session, other = [await connect(world.store.dsn, world.store.schema) for _ in range(2)]
+        session, other = [await connect(Place(world.store.dsn, world.store.schema)) for _ in range(2)]
         await session.execute("SET idle_in_transaction_session_timeout = 0")
         await session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         await session.fetchval("SELECT count(*) FROM tenant")

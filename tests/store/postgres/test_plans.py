@@ -120,7 +120,7 @@ async def _explain() -> dict[str, tuple[int, set[str]]]:
     harness = PostgresHarness()
     store = harness.make()
     await store.open(node="a", now_ms=START_MS, lease_ms=1000)
-    session = await connection.connect(store.dsn, store.schema)  # type: ignore[attr-defined] # the harness's own kind
+    session = await connection.connect(store.place)  # type: ignore[attr-defined] # the harness's own kind
     try:
         await session.execute("SET plan_cache_mode = force_generic_plan")
         for number, (sql, values) in enumerate(HOT.values()):

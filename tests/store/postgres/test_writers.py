@@ -10,7 +10,7 @@ import pytest
 
 from ackpost.ports.operations import Accept, Accepted, Cancel, Idempotency, NewEvent, Record, Repeated
 from ackpost.store.postgres import PostgresStore
-from ackpost.store.postgres.connection import connect
+from ackpost.store.postgres.connection import Place, connect
 from ackpost.store.postgres.ledger import DAY_MS, Ledger
 from ackpost.testing.store_contract.world import BY_KEY, World, target_of
 from tests.store.harnesses import PostgresHarness
@@ -26,10 +26,11 @@ async def _node(world: World, session: Any, number: int) -> PostgresStore:
     first = world.store
     assert isinstance(first, PostgresStore)
     node, incarnation = f"n{number}", 1000 + number
-    await session.execute("INSERT INTO node VALUES ($1, $2, true, $3, 0)", node, incarnation, number)
+    row = "INSERT INTO node VALUES ($1, $2, true, $3, 0, 'sole', false, '', '')"
+    await session.execute(row, node, incarnation, number)
     await session.execute("INSERT INTO position_slot VALUES ($1, 0)", number)
     store = PostgresStore(first.dsn, schema=first.schema)
-    store._writer = await connect(store.dsn, store.schema)
+    store._writer = await connect(Place(store.dsn, store.schema))
     ledger = store._ledger = Ledger(store._writer)
     ledger.adopt(node=node, incarnation=incarnation, slot=number, position_bound=0)
     ledger.newest_day = world.now_ms // DAY_MS
@@ -88,7 +89,7 @@ def test_writers_do_not_lock_each_other_out() -> None:
         await world.endpoint()
         routing = await world.store.routing(world.tenant)
         assert isinstance(world.store, PostgresStore)
-        session = await connect(world.store.dsn, world.store.schema)
+        session = await connect(Place(world.store.dsn, world.store.schema))
         before = await session.fetchval(DEADLOCKS)
         works = [_Work(world, await _node(world, session, number), number, routing) for number in range(1, WRITERS + 1)]
         await asyncio.gather(*(work.run() for work in works))

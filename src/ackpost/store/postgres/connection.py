@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import asyncpg
+import msgspec
 
 from ackpost.store.postgres.faults import mapped
 
@@ -37,27 +38,49 @@ _SETTINGS: Final = {
 }
 
 
-async def connect(dsn: str, schema: str, on_query: OnQuery | None = None) -> Connection:
+class Place(msgspec.Struct, frozen=True):
+    """Where the database is. ``pooled``: a pooler before it gives each transaction another session, so nothing is set
+    for a session, and no statement is kept prepared; the role has the settings.
+    """
+
+    dsn: str
+    schema: str
+    pooled: bool = False
+
+    def options(self) -> dict[str, Any]:
+        """What asyncpg is told for each connection."""
+        kept = 0 if self.pooled else _STATEMENTS_KEPT
+        settings = {} if self.pooled else {**_SETTINGS, "search_path": quoted(self.schema)}
+        return {
+            "dsn": self.dsn,
+            "timeout": CONNECT_TIMEOUT_S,
+            "command_timeout": COMMAND_TIMEOUT_S,
+            "statement_cache_size": kept,
+            "max_cached_statement_lifetime": 0,
+            "server_settings": settings,
+        }
+
+
+def role_settings(schema: str) -> dict[str, str]:
+    """What has to be set on the role where a pooler shares its sessions."""
+    return {**_SETTINGS, "search_path": quoted(schema)}
+
+
+async def connect(place: Place, on_query: OnQuery | None = None) -> Connection:
     """Give a new connection; ``on_query`` is called after each statement.
 
     Raises: StoreError.
     """
     with mapped():
-        connection = await asyncpg.connect(
-            dsn,
-            timeout=CONNECT_TIMEOUT_S,
-            command_timeout=COMMAND_TIMEOUT_S,
-            statement_cache_size=_STATEMENTS_KEPT,
-            max_cached_statement_lifetime=0,
-            server_settings={**_SETTINGS, "search_path": quoted(schema)},
-        )
-        await _make_durable(connection)
+        connection = await asyncpg.connect(**place.options())
+        if not place.pooled:
+            await _make_durable(connection)
         if on_query is not None:
             connection.add_query_logger(on_query)
         return connection
 
 
-async def make_pool(dsn: str, schema: str, connections_max: int, on_query: OnQuery) -> Any:
+async def make_pool(place: Place, connections_max: int, on_query: OnQuery) -> Any:
     """Give a pool of connections for reading; it connects when first asked. ``on_query`` is called as above."""
 
     async def init(connection: Connection) -> None:
@@ -65,17 +88,12 @@ async def make_pool(dsn: str, schema: str, connections_max: int, on_query: OnQue
 
     with mapped():
         return await asyncpg.create_pool(
-            dsn,
+            **place.options(),
             min_size=0,
             max_size=connections_max,
-            timeout=CONNECT_TIMEOUT_S,
-            command_timeout=COMMAND_TIMEOUT_S,
-            statement_cache_size=_STATEMENTS_KEPT,
-            max_cached_statement_lifetime=0,
             max_inactive_connection_lifetime=_IDLE_CONNECTION_S,
             init=init,
             reset=_keep,
-            server_settings={**_SETTINGS, "search_path": quoted(schema)},
         )
 
 

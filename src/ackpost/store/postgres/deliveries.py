@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ackpost.core.ids import partition_of
 from ackpost.core.model import FIRST, RETRY, Endpoint
 from ackpost.errors import Conflict, DataExpired, NotFound
 from ackpost.ports.operations import (
@@ -171,9 +172,14 @@ async def expire_data(ledger: Ledger, op: ExpireData) -> Done:
 
 
 async def interrupt(ledger: Ledger, op: Interrupt) -> Interrupted:
-    """Count the crash of the process against what was in flight (rule E5)."""
+    """Count the crash of the process against what was in flight (rule E5).
+
+    What other nodes have taken over meanwhile is theirs: they may be sending it now.
+    """
     change = Change(ledger, op.now_ms)
     hots = await load_hot(ledger, [mark.delivery for mark in op.marks])
+    owned = {row[0] for row in await ledger.all("SELECT id FROM partition WHERE node = $1", ledger.node)}
+    hots = {position: hot for position, hot in hots.items() if partition_of(hot.endpoint) in owned}
     attempts = AttemptWriter(ledger, op.node)
     endpoints = await load_endpoints(ledger, {hot.endpoint for hot in hots.values()})
     poisoned: list[Hot] = []

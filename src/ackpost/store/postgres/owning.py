@@ -1,6 +1,7 @@
 """Who owns the deliveries of this database: a lease that others see, and an incarnation that fences (rule E3).
 
-For now one node owns all partitions. Leases are told by the caller's clock.
+This is the ownership of one node alone, whose lease is told by the caller's clock: commands that need the database for
+themselves. Servers share it: ``sharing``.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ SELECT n.id, n.since_ms, l.expires_ms FROM node_lease l JOIN node n ON n.id = l.
 WHERE n.alive AND n.id <> $1 ORDER BY l.id FOR UPDATE OF l
 """
 _UPSERT_NODE: Final = """
-INSERT INTO node (id, incarnation, alive, slot, since_ms) VALUES ($1, $2, true, $3, $4)
+INSERT INTO node (id, incarnation, alive, slot, since_ms, role, leaving, home, version)
+VALUES ($1, $2, true, $3, $4, $5, false, $6, $7)
 ON CONFLICT (id) DO UPDATE SET incarnation = excluded.incarnation, alive = true, slot = excluded.slot,
-    since_ms = excluded.since_ms
+    since_ms = excluded.since_ms, role = excluded.role, leaving = false, home = excluded.home,
+    version = excluded.version
 """
-_UPSERT_LEASE: Final = (
-    "INSERT INTO node_lease (id, expires_ms) VALUES ($1, $2)"
-    " ON CONFLICT (id) DO UPDATE SET expires_ms = excluded.expires_ms"
+UPSERT_LEASE: Final = (
+    "INSERT INTO node_lease (id, incarnation, expires_ms) VALUES ($1, $2, $3)"
+    " ON CONFLICT (id) DO UPDATE SET incarnation = excluded.incarnation, expires_ms = excluded.expires_ms"
 )
 
 
@@ -43,24 +46,40 @@ async def own(ledger: Ledger, *, node: str, now_ms: int, lease_ms: int, salt: in
     An owner whose lease has run out is declared dead, which waits for its commit under way; a node of the same name
     has restarted. Raises: StoreLocked when another node's lease has not run out.
     """
-    await ledger.one(_LOCK_OPENING)
-    is_new = await ledger.execute(_MAKE_META, salt) == 1
+    is_new = await begin_opening(ledger, salt)
     for other, since_ms, expires_ms in await ledger.all(_SELECT_OTHERS, node):
         if expires_ms > now_ms:
             raise StoreLocked(f"The database is in use: by node {other} since {rfc3339_ms(since_ms)}. Stop that one.")
         await ledger.execute("UPDATE node SET alive = false WHERE id = $1", other)
     await ledger.one(LOCK_LEASE, node)
+    incarnation = await register(ledger, node, since_ms=now_ms, role="sole", home="", version="")
+    await ledger.execute(UPSERT_LEASE, node, incarnation, now_ms + lease_ms)
+    await ledger.execute("UPDATE partition SET node = $1 WHERE node IS DISTINCT FROM $1", node)
+    await finish_opening(ledger, now_ms, is_new=is_new)
+
+
+async def begin_opening(ledger: Ledger, salt: int | None) -> bool:
+    """Wait for who opens now; say whether this is the first time anybody does."""
+    await ledger.one(_LOCK_OPENING)
+    return await ledger.execute(_MAKE_META, salt) == 1
+
+
+async def register(ledger: Ledger, node: str, *, since_ms: int, role: str, home: str, version: str) -> int:
+    """Be alive under a new incarnation, with a slot of its own; give the incarnation."""
     row = await ledger.one("UPDATE meta SET incarnation = incarnation + 1 RETURNING incarnation, salt, oldest_day")
     assert row is not None
     incarnation, ledger.salt, ledger.oldest_day = row
     slot = await _free_slot(ledger, node)
-    await ledger.execute(_UPSERT_NODE, node, incarnation, slot, now_ms)
-    await ledger.execute(_UPSERT_LEASE, node, now_ms + lease_ms)
-    await ledger.execute("UPDATE partition SET node = $1 WHERE node IS DISTINCT FROM $1", node)
+    await ledger.execute(_UPSERT_NODE, node, incarnation, slot, since_ms, role, home, version)
     await ledger.execute("INSERT INTO position_slot VALUES ($1, 0) ON CONFLICT DO NOTHING", slot)
     bound = await ledger.one("SELECT position_bound FROM position_slot WHERE slot = $1 FOR UPDATE", slot)
     assert bound is not None
     ledger.adopt(node=node, incarnation=incarnation, slot=slot, position_bound=bound[0])
+    return int(incarnation)
+
+
+async def finish_opening(ledger: Ledger, now_ms: int, *, is_new: bool) -> None:
+    """Make what a store has from its first moment on, and today's partitions."""
     await make_days(ledger, max(now_ms, ledger.last_position >> 20) // DAY_MS)
     if is_new:
         await insert_tenant(
@@ -85,8 +104,8 @@ async def renew_lease(ledger: Ledger, operation: RenewLease) -> Done:
     """
     if operation.incarnation != ledger.incarnation or operation.node != ledger.node:
         raise StoreLocked("Another node owns the database now.")
-    sql = "UPDATE node_lease SET expires_ms = $1 WHERE id = $2"
-    await ledger.execute(sql, operation.now_ms + operation.lease_ms, ledger.node)
+    sql = "UPDATE node_lease SET expires_ms = $1 WHERE id = $2 AND incarnation = $3"
+    await ledger.execute(sql, operation.now_ms + operation.lease_ms, ledger.node, ledger.incarnation)
     return Done()
 
 
@@ -96,7 +115,7 @@ async def release(ledger: Ledger) -> None:
     sql = "UPDATE node SET alive = false WHERE id = $1 AND incarnation = $2 AND alive"
     if await ledger.execute(sql, ledger.node, ledger.incarnation) == 0:
         return
-    await ledger.execute("UPDATE node_lease SET expires_ms = 0 WHERE id = $1", ledger.node)
+    await ledger.execute("UPDATE node_lease SET incarnation = 0, expires_ms = 0 WHERE id = $1", ledger.node)
     await ledger.execute("UPDATE partition SET node = NULL WHERE node = $1", ledger.node)
     sql = "UPDATE position_slot SET position_bound = $1 WHERE slot = $2"
     await ledger.execute(sql, ledger.last_position, ledger.slot)

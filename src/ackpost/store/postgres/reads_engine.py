@@ -7,6 +7,7 @@ from typing import Final
 
 from ackpost.core.ids import PARTITION_COUNT, partition_of
 from ackpost.core.model import CLASSES, DeliveryRef, Endpoint, EventPayload, Job
+from ackpost.ports.cluster import Looked
 from ackpost.ports.store import Work
 from ackpost.store.postgres.ledger import DAY_MS
 from ackpost.store.postgres.querying import Reader
@@ -32,6 +33,11 @@ SELECT w.endpoint, w.tenant, w.klass, w.due_ms FROM unnest($3::smallint[]) p (id
     SELECT * FROM found LIMIT $2) w
 ORDER BY w.endpoint, w.klass LIMIT $2
 """
+
+LOOK_SQL: Final = f"""
+SELECT * FROM (({SCAN_SQL}) UNION ALL
+    (SELECT NULL, NULL, NULL, NULL WHERE EXISTS (SELECT 1 FROM job WHERE open LIMIT 1))) l ORDER BY 1, 3
+"""  # noqa: S608 - constants only
 
 _WINDOW_HEAD: Final = (
     f"SELECT {HOT_COLUMNS} FROM delivery WHERE waiting = 0 AND partition = $1 AND endpoint = $2 AND klass = $3"  # noqa: S608 - constants only
@@ -67,6 +73,16 @@ async def scan_work(connection: Reader, after_endpoint: int, limit: int) -> list
             endpoints += 1
         works.append(Work(*row))
     return works
+
+
+async def look(connection: Reader, partitions: Sequence[int], after_endpoint: int, limit: int) -> Looked:
+    """Work of at most ``limit`` endpoints of some partitions, and whether any job is open: one statement."""
+    rows = await connection.fetch(LOOK_SQL, after_endpoint, limit * len(CLASSES), partitions)
+    has_jobs = bool(rows) and rows[-1][0] is None
+    works = [Work(*row) for row in rows if row[0] is not None]
+    endpoints = sorted({work.endpoint for work in works})[:limit]
+    last = endpoints[-1] if endpoints else 0
+    return Looked([work for work in works if work.endpoint <= last], has_jobs)
 
 
 async def load_window(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final, TypeVar
 
 import asyncpg
 
-from ackpost.errors import RequestError, StoreError, StoreOutcomeUnknown
+from ackpost.errors import RequestError, StoreError, StoreFenced, StoreLocked, StoreOutcomeUnknown
+from ackpost.ports.cluster import ClusterState, Looked
 from ackpost.ports.operations import Operation, Repeated, Result
+from ackpost.store.postgres import reads_engine, sharing
 from ackpost.store.postgres.commit import apply
-from ackpost.store.postgres.connection import Connection, connect, make_pool
+from ackpost.store.postgres.connection import Connection, Place, connect, make_pool
 from ackpost.store.postgres.faults import LOST, RACED, is_lost, mapped, store_error
 from ackpost.store.postgres.ledger import Ledger
 from ackpost.store.postgres.lowwater import LowWater
@@ -19,6 +21,7 @@ from ackpost.store.postgres.migrating import migrate
 from ackpost.store.postgres.owning import own, release
 from ackpost.store.postgres.querying import Reader
 from ackpost.store.postgres.reads import Reads
+from ackpost.store.postgres.sharing import Sharing
 
 Given = TypeVar("Given")
 
@@ -38,8 +41,10 @@ _COMMIT: Final = "SET LOCAL statement_timeout = 0; COMMIT"
 class PostgresStore(Reads):
     """A store in a schema of a PostgreSQL database. Implements ``ackpost.ports.store.Store``.
 
-    ``salt`` is that of a new database; None lets PostgreSQL draw it. ``scan_rows_max`` bounds the rows that one page of
-    a filtered list looks at. One connection writes; at most ``readers_max`` read, so that a node has one more.
+    With ``sharing`` other nodes have it open, too: then it is a ``ports.cluster.SharedStore``; without, it is this
+    process's alone while it is open. ``salt`` is that of a new database; None lets PostgreSQL draw it.
+    ``scan_rows_max`` bounds the rows that one page of a filtered list looks at. One connection writes; at most
+    ``readers_max`` read. ``pooled``: see ``Place``.
     """
 
     def __init__(
@@ -50,7 +55,10 @@ class PostgresStore(Reads):
         salt: int | None = None,
         scan_rows_max: int = 10_000,
         readers_max: int = _READERS_MAX,
+        sharing: Sharing | None = None,
+        pooled: bool = False,
     ) -> None:
+        self._place = Place(dsn, schema, pooled)
         self.dsn = dsn
         self.schema = schema
         self.salt = 0
@@ -58,6 +66,7 @@ class PostgresStore(Reads):
         self._new_salt = salt
         self._scan_rows_max = scan_rows_max
         self._readers_max = readers_max
+        self._sharing = sharing
         self._low_water = LowWater()
         self._ledger: Ledger | None = None
         self._writer: Connection | None = None
@@ -66,9 +75,22 @@ class PostgresStore(Reads):
         self._lists = asyncio.Semaphore(_LISTS_MAX)
 
     @property
+    def place(self) -> Place:
+        """Where the database is."""
+        return self._place
+
+    @property
     def last_ms(self) -> int:
         """The time of the newest position, or up to a second more after a crash; the store is open."""
         return 0 if self._ledger is None else self._ledger.last_position >> 20
+
+    def shortage(self) -> str | None:
+        """What keeps the database from taking more; the server behind the connection tells that by its errors."""
+        return None
+
+    def warning(self) -> str | None:
+        """What the operator should look at."""
+        return None
 
     def _note_query(self, _query: object) -> None:
         """Count one exchange with the server."""
@@ -83,15 +105,18 @@ class PostgresStore(Reads):
         """
         if self._ledger is not None:
             raise StoreError("The database is open already.")
-        connection = await connect(self.dsn, self.schema, self._note_query)
+        connection = await connect(self._place, self._note_query)
         try:
             with mapped():
                 await migrate(connection, self.schema)
                 ledger = Ledger(connection)
                 async with connection.transaction():
-                    await own(ledger, node=node, now_ms=now_ms, lease_ms=lease_ms, salt=self._new_salt)
+                    if self._sharing is None:
+                        await own(ledger, node=node, now_ms=now_ms, lease_ms=lease_ms, salt=self._new_salt)
+                    else:
+                        await sharing.join(ledger, self._sharing, node=node, now_ms=now_ms, salt=self._new_salt)
                 ledger.committed()
-            self._pool = await make_pool(self.dsn, self.schema, self._readers_max, self._note_query)
+            self._pool = await make_pool(self._place, self._readers_max, self._note_query)
         except BaseException:
             connection.terminate()
             raise
@@ -119,7 +144,7 @@ class PostgresStore(Reads):
         """Give the writing connection, a new one where the last was lost."""
         if self._writer is None or self._writer.is_closed():
             self._writer = None
-            self._writer = ledger.connection = await connect(self.dsn, self.schema, self._note_query)
+            self._writer = ledger.connection = await connect(self._place, self._note_query)
         return self._writer
 
     def _drop_writer(self) -> None:
@@ -164,6 +189,8 @@ class PostgresStore(Reads):
                 self._drop_writer()
                 raise StoreOutcomeUnknown("The database went away during a commit.") from error
             await self._undo(error)
+            if self._sharing is not None and isinstance(error, StoreLocked):
+                raise StoreFenced(str(error)) from error
             if isinstance(error, (asyncpg.PostgresError, *LOST)) and not isinstance(error, RACED):
                 raise store_error(error) from error
             raise
@@ -194,6 +221,61 @@ class PostgresStore(Reads):
             await writer.execute("ROLLBACK")
         except (asyncpg.PostgresError, *LOST):
             self._drop_writer()
+
+    # ---- ports.cluster.SharedStore
+
+    async def look(self, partitions: Sequence[int], *, after_endpoint: int, limit: int) -> Looked:
+        """Work of some partitions only, and whether there are jobs, in one round trip."""
+        return await self._read_one(lambda c: reads_engine.look(c, partitions, after_endpoint, limit))
+
+    async def clock_ms(self) -> int:
+        """The time of the database."""
+        now_ms: int = await self._read_one(lambda c: c.fetchval(f"SELECT {sharing.NOW_MS}"))
+        return now_ms
+
+    async def cluster(self) -> ClusterState:
+        """Who lives and who owns what."""
+        return await self._read_one(sharing.state)
+
+    async def take_over(self) -> list[str]:
+        """Declare nodes dead whose lease has run out; free their partitions."""
+        return await self._read_one(lambda c: sharing.take_over(c, self._open_ledger().node))
+
+    async def claim(self, partitions: Collection[int]) -> list[int]:
+        """Own those of them that are free; none when this node was declared dead."""
+        ledger = self._open_ledger()
+        return await self._read_one(lambda c: sharing.claim(c, ledger.node, ledger.incarnation, partitions))
+
+    async def release(self, partitions: Collection[int]) -> None:
+        """Own these no longer."""
+        ledger = self._open_ledger()
+        await self._read_one(lambda c: sharing.release(c, ledger.node, ledger.incarnation, partitions))
+
+    async def leave(self) -> None:
+        """Tell that this node is stopping."""
+        ledger = self._open_ledger()
+        await self._read_one(lambda c: sharing.leave(c, ledger.node, ledger.incarnation))
+
+    async def rejoin(self) -> int:
+        """Come back after having been declared dead, owning nothing; give the new incarnation.
+
+        Raises: StoreLocked when another process has taken this node's name.
+        """
+        async with self._turn:
+            ledger, mine = self._open_ledger(), self._sharing
+            if mine is None:
+                raise StoreError("The database is not shared.")
+            with mapped():
+                connection = await self._connected(ledger)
+                async with connection.transaction():
+                    await sharing.rejoin(ledger, mine, node=ledger.node, now_ms=self.last_ms)
+                ledger.committed()
+            return ledger.incarnation
+
+    def _open_ledger(self) -> Ledger:
+        if self._ledger is None:
+            raise StoreError("The database is not open.")
+        return self._ledger
 
     # ---- reads
 

@@ -21,12 +21,17 @@ CREATE TABLE node (
     incarnation bigint NOT NULL,
     alive boolean NOT NULL,
     slot smallint NOT NULL CHECK (slot BETWEEN 0 AND 63),
-    since_ms bigint NOT NULL
+    since_ms bigint NOT NULL,
+    role text NOT NULL,                   -- all, api (delivers nothing), engine; sole: nobody else may have it open
+    leaving boolean NOT NULL,             -- it stops: it takes no partitions any more
+    home text NOT NULL,                   -- tells two machines apart that were given one name
+    version text NOT NULL
 );
 CREATE UNIQUE INDEX node_slot ON node (slot) WHERE alive;
 
 CREATE TABLE node_lease (
     id text COLLATE "C" PRIMARY KEY REFERENCES node,
+    incarnation bigint NOT NULL,          -- whose it is; 0: nobody's any more
     expires_ms bigint NOT NULL
 );
 
@@ -37,7 +42,7 @@ CREATE TABLE position_slot (
 
 CREATE TABLE partition (
     id smallint PRIMARY KEY,
-    node text COLLATE "C"                 -- who delivers to its endpoints
+    node text COLLATE "C"                 -- who delivers to its endpoints; NULL: nobody yet
 );
 INSERT INTO partition (id) SELECT generate_series(0, 255);
 
