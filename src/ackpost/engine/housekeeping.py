@@ -95,10 +95,11 @@ class Housekeeping:
         """Begin all loops."""
         self._clock_gap_ms = self._gap_ms()
         loop = asyncio.get_running_loop()
-        loops = {"poll": self._poll, "jobs": self._step_jobs, "retention": self._retain}
+        loops = {"poll": self._poll, "lease": self._renew, "jobs": self._step_jobs, "retention": self._retain}
         if self._owner is None:
             self._engine.lease_until_ms = 0
-            loops["lease"] = self._renew
+        else:
+            del loops["lease"]
         for name, work in loops.items():
             wake = self._owner.look_wanted if self._owner is not None and name == "poll" else None
             self._tasks.append(loop.create_task(self._forever(work, wake), name=name))
