@@ -139,6 +139,10 @@ class FakeEngine:
         """None."""
         return 0
 
+    def partitions_owned(self) -> int:
+        """All of them."""
+        return 256
+
     def requests_in_flight(self) -> int:
         """None."""
         return 0

@@ -42,6 +42,7 @@ class Figures(msgspec.Struct):
     circuits: Mapping[str, int]
     states: Mapping[str, int]
     ready: bool
+    owned: int
 
 
 class AckpostCollector(Collector):
@@ -92,6 +93,9 @@ class AckpostCollector(Collector):
             "Exchanges with the database: statements of PostgreSQL, commits and reads of SQLite.",
             value=figures.round_trips,
         )
+        yield GaugeMetricFamily(
+            "ackpost_partitions_owned", "Partitions (of 256) whose endpoints this server delivers to.", figures.owned
+        )
         yield GaugeMetricFamily("ackpost_ready", "1 when store and engine work.", int(figures.ready))
         yield _gauge(
             "ackpost_deliveries_pending",
@@ -126,6 +130,7 @@ async def figures_of(services: Services) -> Figures:
         circuits={state: len(await store.endpoints(None, page, circuits=(state,))) for state in _CIRCUITS},
         states={state: len(await store.endpoints(None, page, states=(state,))) for state in _STATES},
         ready=services.engine.readiness() is None,
+        owned=services.engine.partitions_owned(),
     )
 
 

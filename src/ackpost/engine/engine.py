@@ -16,6 +16,7 @@ import msgspec
 from ackpost.core import retry as retries
 from ackpost.core.decide import EndpointView, decide_after_attempt, decide_ending
 from ackpost.core.decision import Decision
+from ackpost.core.ids import PARTITION_COUNT
 from ackpost.core.model import FIRST, DeliveryRef, Endpoint, Job
 from ackpost.core.outcome import Outcome
 from ackpost.core.target import Target
@@ -139,6 +140,10 @@ class Engine:
         """Requests under way, to all endpoints."""
         return self.dispatcher.in_flight
 
+    def partitions_owned(self) -> int:
+        """Partitions whose endpoints this engine delivers to."""
+        return PARTITION_COUNT if self.parts.owned is None else len(self.parts.owned)
+
     def readiness(self) -> str | None:
         """None when delivering; else one line why not."""
         if self._fatal is not None:
@@ -226,8 +231,6 @@ class Engine:
         """Another node changed these endpoints or their deliveries."""
         self.touch(endpoint for endpoint in endpoints if endpoint in self.lanes)
 
-    # ------------------------------------------------------------ partitions
-
     def abandon(self) -> None:
         """Own nothing any more, at once: others may have taken all. What is under way is aborted and not recorded."""
         flights = self.flights.forget_all()
@@ -256,8 +259,6 @@ class Engine:
         lane = self.lanes[endpoint] = Lane(endpoint, tenant, self.budget)
         self._loader.want(lane)
         return lane
-
-    # ------------------------------------------------------------ loader host
 
     def lane_filled(self, lane: Lane) -> None:
         """A lane has new configuration or references."""
@@ -473,8 +474,6 @@ class Engine:
         self._fatal = f"The delivery engine has stopped: {error}"
         self._draining = True
         self._on_fatal(error)
-
-    # ------------------------------------------------------------ stop
 
     def stop_sending(self) -> None:
         """Start no request any more."""

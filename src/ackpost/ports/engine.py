@@ -26,5 +26,8 @@ class EngineView(Protocol):
     def requests_in_flight(self) -> int:
         """Requests under way, to all endpoints."""
 
+    def partitions_owned(self) -> int:
+        """Partitions whose endpoints this process delivers to."""
+
     def readiness(self) -> str | None:
         """None when delivering; else one line why not."""

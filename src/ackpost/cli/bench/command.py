@@ -31,18 +31,19 @@ class Run(msgspec.Struct):
     figures: Figures
     bare: BareFigures | None = None
     beside: Figures | None = None
+    beside_name: str = WITHOUT
     at_third: Figures | None = None
 
     def ratios(self) -> dict[str, float]:
         """Shares of what it is compared to: of its rate, and its processor time per delivery over this one's."""
         figures, ratios = self.figures, dict[str, float]()
-        for name, other in ((BARE, self.bare), (WITHOUT, self.beside)):
+        for name, other in ((BARE, self.bare), (self.beside_name, self.beside)):
             if other is not None:
                 ratios[f"rate / {name}"] = figures.delivery_rate / other.delivery_rate
                 ratios[f"CPU: {name} / this"] = other.cpu_s_per_1000 / figures.cpu_s_per_1000
         if self.beside is not None:
-            ratios[f"accept rate / {WITHOUT}"] = figures.accept_rate / self.beside.accept_rate
-            ratios[f"p95 / {WITHOUT}"] = figures.received_p95_ms / self.beside.received_p95_ms
+            ratios[f"accept rate / {self.beside_name}"] = figures.accept_rate / self.beside.accept_rate
+            ratios[f"p95 / {self.beside_name}"] = figures.received_p95_ms / self.beside.received_p95_ms
         return ratios
 
 
@@ -66,8 +67,13 @@ def bench(
         bool, typer.Option("--uids", metavar=FLAG, help="Give each event, and those of --history, a random uid.")
     ] = False,
     database_url: Annotated[
-        str | None, typer.Option(help="A file to keep and to use again, sqlite:///PATH; default: one made for the run.")
+        str | None,
+        typer.Option(
+            help="A file to keep and to use again, sqlite:///PATH, or a PostgreSQL where each run makes a database of"
+            " its own and removes it; default: a file made for the run."
+        ),
     ] = None,
+    nodes: Annotated[int, typer.Option(min=1, max=8, help="Servers that share the PostgreSQL.")] = 1,
     compare: Annotated[
         bool, typer.Option("--compare", metavar=FLAG, help="Alternate with the bare loop; give the ratio.")
     ] = False,
@@ -76,15 +82,18 @@ def bench(
 ) -> None:
     """Measure accepting and delivering with real processes, real HTTP and durable commits.
 
-    With --backlog, --history or --hang each run is preceded by one without, on an empty file, and the ratio is given.
+    With --backlog, --history or --hang each run is preceded by one without, on an empty database, and the ratio is
+    given; with several nodes by one with a single node; with one node on PostgreSQL by one on SQLite.
     """
     if hang and fan_out > 1:
         raise typer.BadParameter("goes with one endpoint an event: leave --fan-out out", param_hint="--hang")
+    if nodes > 1 and (database_url is None or database_url.startswith("sqlite:")):
+        raise typer.BadParameter("nodes share a PostgreSQL: name it with --database-url", param_hint="--nodes")
     signal.signal(signal.SIGTERM, _end)
     plan = Plan(
         events=events, batch=batch, fan_out=fan_out, hang=hang, types=HEALTHY_BESIDE_HANGING + hang if hang else 1,
         rate_per_s=rate, uids=uids, backlog=backlog, history=history,
-        database=None if database_url is None else str(sqlite_path(database_url)),
+        database=_database(database_url), nodes=nodes,
     )  # fmt: skip
     runs: list[Run] = []
     for number in range(1, pairs + 1):
@@ -97,6 +106,12 @@ def bench(
         _show_spread(runs)
 
 
+def _database(url: str | None) -> str | None:
+    if url is None or url.startswith(("postgresql://", "postgres://")):
+        return url
+    return str(sqlite_path(url))
+
+
 def _end(_number: int, _frame: object) -> None:
     """End by an exception, so that the processes of the run are ended, too."""
     sys.exit(128 + signal.SIGTERM)
@@ -107,14 +122,25 @@ def _run(plan: Plan, *, compare: bool, at_third: bool) -> Run:
     beside = None
     if plan.backlog or plan.history or plan.hang:
         types = HEALTHY_BESIDE_HANGING if plan.hang else 1
-        easy = msgspec.structs.replace(plan, backlog=0, history=0, hang=0, types=types, database=None)
+        database = plan.database if plan.is_shared else None
+        easy = msgspec.structs.replace(plan, backlog=0, history=0, hang=0, types=types, database=database)
         beside = measure(easy)
-    run = Run(measure(plan), bare, beside)
+    elif plan.nodes > 1:
+        beside = measure(msgspec.structs.replace(plan, nodes=1))
+    elif plan.is_shared:
+        beside = measure(msgspec.structs.replace(plan, database=None))
+    run = Run(measure(plan), bare, beside, _name_beside(plan))
     if at_third:
         third = run.figures.accept_rate / 3
         events = min(plan.events, int(third * AT_THIRD_S))
         run.at_third = measure(msgspec.structs.replace(plan, rate_per_s=third, events=events))
     return run
+
+
+def _name_beside(plan: Plan) -> str:
+    if plan.backlog or plan.history or plan.hang:
+        return WITHOUT
+    return "one node" if plan.nodes > 1 else "SQLite"
 
 
 def _as_json(run: Run) -> dict[str, object]:
@@ -153,11 +179,11 @@ def _compared(run: Run) -> list[tuple[str, str]]:
         rows.append(("at a third: rate", f"{run.at_third.accept_rate:,.0f} events/s"))
         rows.append(("at a third: p50 / p95 / p99", _ages(run.at_third)))
     if run.beside is not None:
-        beside = run.beside
+        beside, name = run.beside, run.beside_name
         rows += [
-            (f"{WITHOUT}: rates", f"{beside.accept_rate:,.0f} events/s, {beside.delivery_rate:,.0f} deliveries/s"),
-            (f"{WITHOUT}: CPU per 1,000", _cpu(beside)),
-            (f"{WITHOUT}: p50 / p95 / p99", _ages(beside)),
+            (f"{name}: rates", f"{beside.accept_rate:,.0f} events/s, {beside.delivery_rate:,.0f} deliveries/s"),
+            (f"{name}: CPU per 1,000", _cpu(beside)),
+            (f"{name}: p50 / p95 / p99", _ages(beside)),
         ]
     if run.bare is not None:
         bare = run.bare

@@ -6,7 +6,6 @@ The endpoints of what lies there already take only events of type ``past``, so t
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any, Final
 
 from ackpost.cli.bench.load import SCATTER
@@ -53,7 +52,7 @@ def note_filled(api: ApiClient, filled: dict[str, int]) -> None:
         api.call("PATCH", f"/v1/endpoints/{uid}", {"metadata": {"filled": str(count)}})
 
 
-def fill(database: Path, missing: dict[str, int]) -> None:
+def fill(database_url: str, missing: dict[str, int]) -> None:
     """Put so many events, each with a delivery, to each endpoint of the past; those of ``DONE…`` are delivered."""
 
     async def work(store: Store, incarnation: int) -> None:
@@ -61,7 +60,7 @@ def fill(database: Path, missing: dict[str, int]) -> None:
         assert tenant is not None, "every database has it"
         await _Filler(store, incarnation, tenant).fill(missing)
 
-    asyncio.run(with_store(Settings(database_url=f"sqlite:///{database}"), work))
+    asyncio.run(with_store(Settings(database_url=database_url), work))
 
 
 class _Filler:

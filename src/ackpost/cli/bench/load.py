@@ -24,11 +24,12 @@ SCATTER: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835
 class Orders(msgspec.Struct):
     """What to send. ``rate_per_s`` 0: as fast as the answers come. ``uids``: each event gets a random uid.
 
-    ``types`` > 1: the events are of so many types in turn, ``<event_type>.0`` and so on.
+    ``ports``: of the servers, whose connections are equal in number. ``types`` > 1: the events are of so many types in
+    turn, ``<event_type>.0`` and so on.
     """
 
     host: str
-    port: int
+    ports: list[int]
     key: str
     events: int
     connections: int = 64
@@ -57,7 +58,7 @@ class Load:
         self._seed = time.monotonic_ns()
         path = "/v1/events" if orders.batch == 1 else "/v1/events/batch"
         self._head = (
-            f"POST {path} HTTP/1.1\r\nHost: {orders.host}:{orders.port}\r\nAuthorization: Bearer {orders.key}\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: {orders.host}:{orders.ports[0]}\r\nAuthorization: Bearer {orders.key}\r\n"
             "Content-Type: application/json\r\nContent-Length: "
         ).encode()
         types = [orders.event_type] if orders.types == 1 else [f"{orders.event_type}.{i}" for i in range(orders.types)]
@@ -148,8 +149,9 @@ async def main() -> dict[str, float | int]:
     orders = msgspec.json.decode(sys.stdin.buffer.read(), type=Orders)
     load = Load(orders)
     started = time.monotonic()
-    for _ in range(orders.connections):
-        await load.loop.create_connection(lambda: LoadProtocol(load), orders.host, orders.port)
+    for number in range(orders.connections):
+        port = orders.ports[number % len(orders.ports)]
+        await load.loop.create_connection(lambda: LoadProtocol(load), orders.host, port)
     await load.done
     ordered = sorted(load.latencies_s)
     return {

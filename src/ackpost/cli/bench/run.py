@@ -6,15 +6,19 @@ import re
 import tempfile
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
 
 from ackpost.cli.bench import filling
-from ackpost.cli.bench.processes import OTHER_CORE, SERVER_CORE, Child
+from ackpost.cli.bench.processes import OTHER_CORE, SERVER_CORE, START_S, Child
 from ackpost.cli.client import ApiClient
+from ackpost.config import sqlite_path
+from ackpost.core.ids import PARTITION_COUNT
 from ackpost.errors import AckpostError
+from ackpost.wiring.scratch import scratch_database, transactions_committed
 from ackpost.wiring.system import SystemClock
 
 OPERATOR_KEY = "bench-operator-key-0123456789abcdef"
@@ -41,6 +45,13 @@ class Plan(msgspec.Struct):
     backlog: int = 0
     history: int = 0
     database: str | None = None
+    """A file to use, or the URL of a PostgreSQL where each run makes a database of its own."""
+    nodes: int = 1
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the run is on PostgreSQL."""
+        return self.database is not None and "://" in self.database
 
     @property
     def answered(self) -> int:
@@ -81,29 +92,52 @@ class BareFigures(msgspec.Struct):
 
 
 def measure(plan: Plan) -> Figures:
-    """Run Ackpost with durable commits, on a fresh file unless the plan names one."""
-    with (
-        tempfile.TemporaryDirectory(prefix="ackpost-bench-") as folder,
-        Child("ackpost.cli.bench.receiver", core=OTHER_CORE) as receiver,
-    ):
-        database = Path(plan.database or f"{folder}/bench.db").absolute()
-        filled = _fill(database, plan) if plan.backlog or plan.history else {}
-        _read_whole(database)
-        with Server(database, is_last=plan.database is None) as server:
-            filling.note_filled(server.api, filled)
-            event_type = _make_endpoints(server.api, receiver.port(), plan)
-            return _measured(plan, server, receiver.port(), event_type)
+    """Run Ackpost with durable commits, on a fresh database unless the plan names a file."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ackpost-bench-")))
+        receiver = stack.enter_context(Child("ackpost.cli.bench.receiver", core=OTHER_CORE))
+        url = _database(plan, folder, stack)
+        filled = _fill(url, folder, plan) if plan.backlog or plan.history else {}
+        if not plan.is_shared:
+            _read_whole(sqlite_path(url))
+        is_last = plan.database is None or plan.is_shared
+        servers = [
+            stack.enter_context(Server(url, folder, number, is_last=is_last)) for number in range(plan.nodes)
+        ]  # fmt: skip
+        filling.note_filled(servers[0].api, filled)
+        _wait_for_owners(servers)
+        event_type = _make_endpoints(servers[0].api, receiver.port(), plan)
+        return _measured(plan, servers, receiver.port(), event_type)
 
 
-def _fill(database: Path, plan: Plan) -> dict[str, int]:
-    """Put backlog and history into the file, but for what lies there from an earlier run; give what is new there."""
+def _database(plan: Plan, folder: Path, stack: ExitStack) -> str:
+    if plan.database is not None and plan.is_shared:
+        name = f"ackpost_bench_{SystemClock().now_ms()}"
+        return stack.enter_context(scratch_database(plan.database, name))
+    return f"sqlite:///{Path(plan.database or folder / 'bench.db').absolute()}"
+
+
+def _fill(url: str, folder: Path, plan: Plan) -> dict[str, int]:
+    """Put backlog and history into it, but for what lies there from an earlier run; give what is new there."""
     done = filling.DONE_WITH_UIDS if plan.uids else filling.DONE
     wanted = {filling.PAUSED: plan.backlog // 2, filling.DEAD: plan.backlog - plan.backlog // 2, done: plan.history}
-    with Server(database) as server:
+    with Server(url, folder, 0) as server:
         present = filling.make_past_endpoints(server.api)
     missing = {uid: count - present[uid] for uid, count in wanted.items() if count > present[uid]}
-    filling.fill(database, missing)
+    filling.fill(url, missing)
     return {uid: wanted[uid] for uid in missing}
+
+
+def _wait_for_owners(servers: list[Server]) -> None:
+    """Wait until the nodes have shared the work out."""
+    until = time.monotonic() + START_S
+    while len(servers) > 1:
+        shares = [int(_value(_metrics(server.api), "ackpost_partitions_owned")) for server in servers]
+        if sum(shares) == PARTITION_COUNT and min(shares) > 0:
+            return
+        if time.monotonic() > until:
+            raise AckpostError(f"the nodes own {shares} partitions")
+        time.sleep(0.2)
 
 
 def _read_whole(database: Path) -> None:
@@ -114,17 +148,16 @@ def _read_whole(database: Path) -> None:
                 pass
 
 
-def _measured(plan: Plan, server: Server, target: int, event_type: str) -> Figures:
-    _warm_up(server.port, target, min(WARM_UP_EVENTS, plan.events), event_type)
-    before = _metrics(server.api)
-    cpu_before, loop_before = server.child.cpu_s(), server.child.loop_cpu_s()
-    loaded = _load(plan, server.port, event_type)
+def _measured(plan: Plan, servers: list[Server], target: int, event_type: str) -> Figures:
+    ports = [server.port for server in servers]
+    _warm_up(ports, target, min(WARM_UP_EVENTS, plan.events), event_type)
+    before = _Totals(servers)
+    loaded = _load(plan, ports, event_type)
     expected = plan.answered * plan.fan_out
     stats = _drain(target, expected)
-    recorded = _recorded(server.api, before, expected)
-    cpu_s, loop_cpu_s = server.child.cpu_s() - cpu_before, server.child.loop_cpu_s() - loop_before
+    recorded = _recorded(servers, before.delivered, expected)
+    after = _Totals(servers)
     span_s = stats["last_at"] - loaded["started_at"]
-    after = _metrics(server.api)
     if loaded["refused"] or recorded < expected:
         raise AckpostError(f"refused {loaded['refused']}, recorded {recorded} of {expected}")
     return Figures(
@@ -138,14 +171,28 @@ def _measured(plan: Plan, server: Server, target: int, event_type: str) -> Figur
         received_p50_ms=stats["p50_ms"],
         received_p95_ms=stats["p95_ms"],
         received_p99_ms=stats["p99_ms"],
-        cpu_s_per_1000=cpu_s / expected * 1000,
-        loop_cpu_s_per_1000=loop_cpu_s / expected * 1000,
-        commits_per_1000=(_commits(after) - _commits(before)) / expected * 1000,
-        round_trips_per_1000=(_round_trips(after) - _round_trips(before)) / expected * 1000,
-        peak_rss_mib=server.child.peak_rss_mib(),
-        start_s=server.start_s,
-        file_mib=server.file_mib(),
+        cpu_s_per_1000=(after.cpu_s - before.cpu_s) / expected * 1000,
+        loop_cpu_s_per_1000=(after.loop_cpu_s - before.loop_cpu_s) / expected * 1000,
+        commits_per_1000=(after.commits - before.commits) / expected * 1000,
+        round_trips_per_1000=(after.round_trips - before.round_trips) / expected * 1000,
+        peak_rss_mib=max(server.child.peak_rss_mib() for server in servers),
+        start_s=max(server.start_s for server in servers),
+        file_mib=servers[0].file_mib(),
     )
+
+
+class _Totals:
+    """What all servers together have used and done so far; on PostgreSQL, commits are those that it counts."""
+
+    def __init__(self, servers: list[Server]) -> None:
+        metrics = [_metrics(server.api) for server in servers]
+        self.cpu_s = sum(server.child.cpu_s() for server in servers)
+        self.loop_cpu_s = sum(server.child.loop_cpu_s() for server in servers)
+        self.delivered = sum(_delivered(one) for one in metrics)
+        self.round_trips = sum(_round_trips(one) for one in metrics)
+        self.commits = sum(_commits(one) for one in metrics)
+        if servers[0].is_shared:
+            self.commits = transactions_committed(servers[0].url)
 
 
 def measure_bare(plan: Plan) -> BareFigures:
@@ -155,10 +202,10 @@ def measure_bare(plan: Plan) -> BareFigures:
         orders = {"target": f"http://127.0.0.1:{target}/in"}
         with Child("ackpost.cli.bench.bare", core=SERVER_CORE, orders=orders) as bare:
             port = bare.port()
-            _load(Plan(events=min(WARM_UP_EVENTS, plan.events)), port, "bare.warm")
+            _load(Plan(events=min(WARM_UP_EVENTS, plan.events)), [port], "bare.warm")
             _receiver(target).call("GET", "/reset")
             cpu_before = bare.cpu_s()
-            loaded = _load(Plan(events=plan.events, connections=plan.connections), port, "bare.event")
+            loaded = _load(Plan(events=plan.events, connections=plan.connections), [port], "bare.event")
             stats = _drain(target, loaded["accepted"])
             return BareFigures(
                 delivery_rate=loaded["accepted"] / (stats["last_at"] - loaded["started_at"]),
@@ -167,19 +214,25 @@ def measure_bare(plan: Plan) -> BareFigures:
 
 
 class Server:
-    """The real server on a free port, ready. ``is_last``: nobody opens its file after it."""
+    """A real server on a free port, ready. ``is_last``: nobody opens its file after it."""
 
-    def __init__(self, database: Path, *, is_last: bool = False) -> None:
-        self._database = database
+    def __init__(self, url: str, folder: Path, number: int, *, is_last: bool = False) -> None:
+        self.url = url
+        self.is_shared = not url.startswith("sqlite:")
+        self._folder = folder
+        self._number = number
         self._is_last = is_last
 
     def __enter__(self) -> Self:
         started = time.monotonic()
         self.child = Child(
-            "ackpost", "serve", "--dev", "--port", "0", "--database-url", f"sqlite:///{self._database}",
-            core=SERVER_CORE,
-            environment={"ACKPOST_OPERATOR_KEY": OPERATOR_KEY, "ACKPOST_LOG_FORMAT": "json"},
-            folder=self._database.parent,
+            "ackpost", "serve", "--dev", "--port", "0", "--database-url", self.url,
+            core=SERVER_CORE + self._number,
+            environment={
+                "ACKPOST_OPERATOR_KEY": OPERATOR_KEY, "ACKPOST_LOG_FORMAT": "json",
+                "ACKPOST_STATE_DIR": str(self._folder / "state"),
+            },
+            folder=self._folder,
         )  # fmt: skip
         self.child.__enter__()
         self.port = self._find_port()
@@ -192,8 +245,8 @@ class Server:
         self.child.stop(gently=not self._is_last)
 
     def file_mib(self) -> float:
-        """How large the database's file is now."""
-        return self._database.stat().st_size / 2**20
+        """How large the database's file is now; 0 where it is not a file."""
+        return 0.0 if self.is_shared else sqlite_path(self.url).stat().st_size / 2**20
 
     def _find_port(self) -> int:
         """The start is logged with the URL; all later lines go on being read, as a log shipper would."""
@@ -227,17 +280,17 @@ def _make_endpoints(api: ApiClient, target: int, plan: Plan) -> str:
     return event_type
 
 
-def _warm_up(port: int, target: int, events: int, event_type: str) -> None:
-    _load(Plan(events=events), port, f"{event_type}.warm")
+def _warm_up(ports: list[int], target: int, events: int, event_type: str) -> None:
+    _load(Plan(events=events), ports, f"{event_type}.warm")
     _drain(target, events)
     _receiver(target).call("GET", "/reset")
 
 
-def _load(plan: Plan, port: int, event_type: str) -> dict[str, Any]:
+def _load(plan: Plan, ports: list[int], event_type: str) -> dict[str, Any]:
     orders = {
-        "host": "127.0.0.1", "port": port, "key": OPERATOR_KEY, "events": plan.events, "connections": plan.connections,
-        "batch": plan.batch, "rate_per_s": plan.rate_per_s, "uids": plan.uids, "event_type": event_type,
-        "types": plan.types,
+        "host": "127.0.0.1", "ports": ports, "key": OPERATOR_KEY, "events": plan.events,
+        "connections": plan.connections, "batch": plan.batch, "rate_per_s": plan.rate_per_s, "uids": plan.uids,
+        "event_type": event_type, "types": plan.types,
     }  # fmt: skip
     with Child("ackpost.cli.bench.load", core=OTHER_CORE, orders=orders) as load:
         result: dict[str, Any] = load.result()
@@ -260,11 +313,11 @@ def _drain(port: int, expected: int) -> dict[str, Any]:
         time.sleep(0.1)
 
 
-def _recorded(api: ApiClient, before: str, expected: int) -> int:
+def _recorded(servers: list[Server], before: int, expected: int) -> int:
     """Wait until the results are recorded; give how many are."""
     until = time.monotonic() + DRAIN_S
     while True:
-        recorded = _delivered(_metrics(api)) - _delivered(before)
+        recorded = sum(_delivered(_metrics(server.api)) for server in servers) - before
         if recorded >= expected or time.monotonic() > until:
             return recorded
         time.sleep(0.1)
