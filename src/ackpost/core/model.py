@@ -144,7 +144,10 @@ class ApiKey(msgspec.Struct, kw_only=True):
 
 
 class Job(msgspec.Struct, kw_only=True):
-    """A mass change, done in steps. ``params`` are the selector; ``cursor`` is the store's own."""
+    """A mass change, done in steps. ``params`` are the selector; ``cursor`` and ``before`` are the store's own.
+
+    Rows from position ``before`` on came after the job was made, where that is not told by the job's own position (0).
+    """
 
     position: int
     tenant: int
@@ -159,6 +162,7 @@ class Job(msgspec.Struct, kw_only=True):
     created_at_ms: int = 0
     finished_at_ms: int | None = None
     cursor: int = 0
+    before: int = 0
 
 
 class EventPayload(msgspec.Struct, gc=False):

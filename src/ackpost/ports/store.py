@@ -154,7 +154,8 @@ class Work(msgspec.Struct):
 class Page(msgspec.Struct):
     """How to list: newest first unless ``ascending``; ``after`` is the position of the last row seen.
 
-    ``since_ms`` inclusive, ``until_ms`` exclusive, of the time the row was made.
+    ``since_ms`` inclusive, ``until_ms`` exclusive, of the time the row was made. ``final_ms`` is the store's own: where
+    several nodes write, an ascending page ends before the time up to which all rows that will ever be are there.
     """
 
     limit: int = 50
@@ -162,6 +163,7 @@ class Page(msgspec.Struct):
     ascending: bool = False
     since_ms: int | None = None
     until_ms: int | None = None
+    final_ms: int | None = None
 
 
 class EventFilter(msgspec.Struct):

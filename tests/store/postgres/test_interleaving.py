@@ -38,13 +38,15 @@ def play(scenario: Scenario) -> None:
     asyncio.run(run())
 
 
-async def until_blocked(session: Any) -> None:
-    """Wait until somebody waits for the session's transaction."""
+async def until_blocked(session: Any, waiting: asyncio.Future[Any] | None = None) -> None:
+    """Wait until somebody waits for the session's transaction; ``waiting`` is who should, and has not ended yet."""
     watcher = await asyncpg.connect(**_where(session))
     sql = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
-    while not await watcher.fetchval(sql, session.get_server_pid()):
-        continue
-    await watcher.close()
+    try:
+        while not await watcher.fetchval(sql, session.get_server_pid()):
+            assert waiting is None or not waiting.done(), "it did not wait"
+    finally:
+        await watcher.close()
 
 
 def _where(session: Any) -> dict[str, Any]:

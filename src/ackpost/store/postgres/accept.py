@@ -5,8 +5,10 @@ another transaction inserts meanwhile makes this one wait at the unique key and 
 group anew, and finds what the other one left.
 
 Routing (rule E10). The versions are read plainly, in a statement of this transaction: whatever change was answered
-before one of these requests came is seen. A change that commits between that statement and this commit was not
-answered when the request came, so the accept may stand before it; its deliveries then carry the rev of before.
+before one of these requests came is seen. They are looked at once more by the statement that inserts, which sees all
+that was committed before this transaction got its fence. A change that commits after that was not answered when the
+request came, so the accept may stand before it; its deliveries then carry the rev of before, and whoever has to find
+all of them waits for the fence first.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from ackpost.errors import Conflict, FieldError, NotFound, RequestError
 from ackpost.ports.operations import Accept, Accepted, AcceptedEvent, NewEvent, Repeated, Result, Stale
 from ackpost.store.postgres.answers import Answers
 from ackpost.store.postgres.days import ensure_day
+from ackpost.store.postgres.faults import Rerouted
 from ackpost.store.postgres.ledger import DAY_MS, Insert, Ledger, insert_sql
 from ackpost.store.postgres.rows import NEW_TYPED
 from ackpost.store.values import TRIGGER_CODES
@@ -35,9 +38,17 @@ _EVENT_TYPED: Final = (
 )
 _EVENT_WIDTH: Final = _EVENT_TYPED.count(",") + 1
 _DELIVERY_WIDTH: Final = NEW_TYPED.count(",") + 1
+_VERSIONS = _EVENT_WIDTH + _DELIVERY_WIDTH
+_IS_ROUTED: Final = f"""
+WHERE (SELECT count(*) FROM tenant t
+    JOIN unnest(${_VERSIONS + 1}::bigint[], ${_VERSIONS + 2}::bigint[]) v (tenant, version) ON v.tenant = t.position
+    WHERE NOT t.deleted AND t.routing_version = v.version) = cardinality(${_VERSIONS + 1})
+"""  # noqa: S608 - constants only
 INSERT_EVENTS: Final = (
-    f"WITH e AS ({insert_sql('event', _EVENT_TYPED)}) {insert_sql('delivery', NEW_TYPED, first=_EVENT_WIDTH + 1)}"
+    f"WITH d AS ({insert_sql('delivery', NEW_TYPED, _IS_ROUTED, first=_EVENT_WIDTH + 1)})"
+    f" {insert_sql('event', _EVENT_TYPED, _IS_ROUTED)}"
 )
+"""Writes nothing when a routing version has changed."""
 _insert_uid = Insert("event_uid", "tenant bigint, uid text, event bigint, digest bytea")
 _upsert_key = Insert(
     "key_state",
@@ -99,6 +110,7 @@ class _Run:
         self._deliveries: list[tuple[Any, ...]] = []
         self._new_uids: list[tuple[Any, ...]] = []
         self._changed_keys: dict[tuple[int, str], _Key] = {}
+        self._versions: dict[int, int] = {}
 
     async def load(self, operations: Sequence[Accept]) -> None:
         """Read what the checks need; the keys first locked, then what is pending of them looked at (rule E4)."""
@@ -146,6 +158,7 @@ class _Run:
             raise NotFound("The tenant does not exist any more.", code="unknown_tenant")
         if version != operation.routing_version:
             return Stale()
+        self._versions[operation.tenant] = version
         originals = self._find_originals(operation) if self._has_uids else None
         sequences = self._check_sequences(operation, originals) if self._has_keys else None
         accepted = self._stage_all(operation, originals, sequences)
@@ -304,7 +317,9 @@ class _Run:
             await ensure_day(ledger, self._events[-1][1])
             events = zip(*self._events, strict=True)
             deliveries = zip(*self._deliveries, strict=True) if self._deliveries else [()] * _DELIVERY_WIDTH
-            await ledger.execute(INSERT_EVENTS, *events, *deliveries)
+            versions = zip(*sorted(self._versions.items()), strict=True)
+            if await ledger.execute(INSERT_EVENTS, *events, *deliveries, *versions) != len(self._events):
+                raise Rerouted
         await self._answers.flush(ledger)
         await _insert_uid.rows(ledger, sorted(self._new_uids))
         await _upsert_key.rows(ledger, [

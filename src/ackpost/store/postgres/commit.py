@@ -13,6 +13,7 @@ from ackpost.store.postgres.accept import accept, keys_of, lock_named_keys
 from ackpost.store.postgres.answers import Answers
 from ackpost.store.postgres.ledger import Ledger
 from ackpost.store.postgres.owning import LOCK_LEASE, renew_lease
+from ackpost.store.postgres.querying import NOW_MS
 from ackpost.store.postgres.record import record
 
 Reply = Result | Repeated | RequestError
@@ -44,13 +45,15 @@ _APPLY: Final[dict[type[Operation], Callable[[Ledger, Any], Awaitable[Result]]]]
 # The fence (rule E3), and with it what every commit has to know. The lock of the node's own row lasts until the commit:
 # a takeover waits for it, and so does a second transaction of this node, whose first one may still be under way on the
 # server after its connection was lost. So a node's commits come one after another, in the order of their positions.
-FENCE: Final = """
-SELECT (SELECT oldest_day FROM meta),
+# The time is read when the lock is held, so that whoever waits for the lock at a time knows what the commit lies above.
+FENCE: Final = f"""
+WITH me AS MATERIALIZED (SELECT 1 FROM node WHERE id = $1 AND incarnation = $2 AND alive FOR NO KEY UPDATE)
+SELECT {NOW_MS}, (SELECT oldest_day FROM meta),
     (SELECT array_agg(t.position ORDER BY t.position) FROM tenant t WHERE t.position = ANY($3) AND NOT t.deleted),
     (SELECT array_agg(t.routing_version ORDER BY t.position) FROM tenant t
      WHERE t.position = ANY($3) AND NOT t.deleted)
-FROM node n WHERE n.id = $1 AND n.incarnation = $2 AND n.alive FOR NO KEY UPDATE OF n
-"""
+FROM me
+"""  # noqa: S608 - constants only
 OWNER: Final = "SELECT id FROM node WHERE alive ORDER BY incarnation DESC LIMIT 1"
 
 
@@ -97,7 +100,8 @@ async def _check_owner(ledger: Ledger, tenants: list[int]) -> None:
         owner = await ledger.one(OWNER)
         told = "by nobody" if owner is None else f"by node {owner[0]}"
         raise StoreLocked(f"This server does not own the database any more; it is owned {told}.")
-    oldest_day, positions, versions = row
+    now_ms, oldest_day, positions, versions = row
+    ledger.floor_ms = now_ms if ledger.is_shared else 0
     ledger.oldest_day = oldest_day
     ledger.versions = dict.fromkeys(tenants)
     ledger.versions.update(zip(positions or (), versions or (), strict=True))

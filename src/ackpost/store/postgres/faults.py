@@ -24,7 +24,13 @@ LOST: Final = (
 )
 """The connection is gone, or of no use any more; but see ``is_lost``."""
 
+
+class Rerouted(Exception):
+    """Routing versions changed while a transaction waited for its fence."""
+
+
 RACED: Final = (
+    Rerouted,
     asyncpg.UniqueViolationError,
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
@@ -33,6 +39,7 @@ RACED: Final = (
 """Another transaction was faster: the same work, done anew, finds what that one left."""
 
 _BUSY: Final = (
+    Rerouted,
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
     asyncpg.LockNotAvailableError,
@@ -53,7 +60,7 @@ def mapped() -> Iterator[None]:
     """Turn what asyncpg raises inside into a ``StoreError``."""
     try:
         yield
-    except (asyncpg.PostgresError, *LOST) as error:
+    except (asyncpg.PostgresError, *LOST, Rerouted) as error:
         raise store_error(error) from error
 
 

@@ -65,7 +65,8 @@ async def create_job(ledger: Ledger, op: CreateJob) -> JobSaved:
         # Where it is None it becomes known at the job's end: counting must not hold up the writer.
         total = await count_all_dead(ledger.connection, op.job.tenant, selector)
     position = ledger.allocate(1, op.job.created_at_ms)
-    job = msgspec.structs.replace(op.job, position=position, state="queued", total=total, cursor=0)
+    before = await ledger.bound_of_all() if ledger.is_shared else 0
+    job = msgspec.structs.replace(op.job, position=position, state="queued", total=total, cursor=0, before=before)
     await store_job(ledger, job)
     return JobSaved(job)
 
@@ -91,7 +92,7 @@ async def step_job(ledger: Ledger, op: StepJob) -> JobSaved:
         raise NotFound("The job does not exist.")
     change = Change(ledger, op.now_ms)
     if is_open(job):
-        job.state = "running"
+        await _begin(job, ledger)
         steps: dict[str, Callable[[Job, int, Change], Awaitable[bool]]] = {
             "replay": _replay, "discard": _discard, "recover": _recover, "switch_ordering": _switch_ordering,
         }  # fmt: skip
@@ -101,6 +102,21 @@ async def step_job(ledger: Ledger, op: StepJob) -> JobSaved:
             await _finish(job, change)
         await store_job(ledger, job)
     return JobSaved(job, sorted(change.touched), await change.refs())
+
+
+async def _begin(job: Job, ledger: Ledger) -> None:
+    """Settle what the job is about. For the store's own jobs that is all that was made under the state of before.
+
+    What other nodes had not committed then is there by now: see ``PostgresStore.commit``.
+    """
+    if ledger.is_shared and not job.before and job.state == "queued":
+        job.before = await ledger.bound_of_all()
+    job.state = "running"
+
+
+def _before(job: Job) -> int:
+    """Give the position from which on rows are none of the job's."""
+    return job.before or job.position
 
 
 async def _finish(job: Job, change: Change) -> None:
@@ -136,7 +152,7 @@ async def _dead_before(job: Job, rows_max: int, change: Change) -> tuple[list[En
     """Take the next dead letters that ended before the job was made; say whether there may be more."""
     ledger, selector = change.ledger, selector_of(job)
     scan = Where()
-    scan.add("position > ? AND ended_mark < ?", job.cursor, job.position)
+    scan.add("position > ? AND ended_mark < ?", job.cursor, _before(job))
     scan.equal("endpoint", selector.endpoint)
     inner = f"FROM dead_letter WHERE {scan.sql} ORDER BY position"
     where = dead_condition(job.tenant, selector)
@@ -198,7 +214,7 @@ async def _recover(job: Job, rows_max: int, change: Change) -> bool:
         job.error = "the endpoint was deleted" if deleted else "the endpoint is disabled"
         return False
     low, high = span_of(selector)
-    span = (max(low, job.cursor), min(high, job.position))
+    span = (max(low, job.cursor), min(high, _before(job)))
     events = await candidates(ledger.connection, endpoint, span, rows_max, SCAN_ROWS_MAX)
     more = len(events) == rows_max
     if events:
@@ -211,7 +227,7 @@ async def _recover(job: Job, rows_max: int, change: Change) -> bool:
     due: list[Candidate] = []
     for one in events:
         if is_wanted(one, endpoint, selector):
-            if not one.is_unacknowledged(job.position):
+            if not one.is_unacknowledged(_before(job)):
                 job.skipped += 1
             elif one.expired:
                 job.failed += 1
@@ -264,9 +280,9 @@ async def _pending_before(job: Job, rows_max: int, change: Change) -> tuple[list
     if endpoint is not None:
         found = await ledger.all(FEW_PENDING, partition_of(endpoint), endpoint, SCAN_ROWS_MAX)
         if len(found) < SCAN_ROWS_MAX:
-            taken = sorted(row[0] for row in found if job.cursor < row[0] < job.position)[:rows_max]
+            taken = sorted(row[0] for row in found if job.cursor < row[0] < _before(job))[:rows_max]
             return await _take(job, taken, change), len(taken) == rows_max
-    span = (job.cursor, job.position, SCAN_ROWS_MAX)
+    span = (job.cursor, _before(job), SCAN_ROWS_MAX)
     taken = [row[0] for row in await ledger.all(WALK_PENDING, *span, job.tenant, endpoint, rows_max)]
     if len(taken) == rows_max:
         return await _take(job, taken, change), True

@@ -54,11 +54,15 @@ class Ledger:
     ``last_position`` is the last position given, ``slot`` the part of each that no other living node has. ``versions``
     are the routing versions that this transaction has seen, by tenant; None: there is no such tenant. Days from
     ``oldest_day`` to ``newest_day`` have partitions. ``…_looked_at`` say where retention's scan goes on.
+
+    Where nodes share the database, ``floor_ms`` is its time when this commit got its fence: no position of the commit
+    lies below, so that whoever waits for the commits under way knows below which time nothing will come any more.
     """
 
     __slots__ = (
-        "_bound", "connection", "events_looked_at", "incarnation", "keys_looked_at", "last_position", "newest_day",
-        "node", "oldest_day", "salt", "slot", "stored_bound", "uids_looked_at", "versions",
+        "_bound", "connection", "events_looked_at", "floor_ms", "incarnation", "is_shared", "keys_looked_at",
+        "last_position", "newest_day", "node", "oldest_day", "salt", "slot", "stored_bound", "uids_looked_at",
+        "versions",
     )  # fmt: skip
 
     def __init__(self, connection: Connection) -> None:
@@ -67,6 +71,8 @@ class Ledger:
         self.node = ""
         self.incarnation = 0
         self.slot = 0
+        self.is_shared = False
+        self.floor_ms = 0
         self.last_position = 0
         self.versions: dict[int, int | None] = {}
         self.oldest_day = 0
@@ -106,8 +112,9 @@ class Ledger:
         """
         assert count <= COUNTER_END, "more positions than a millisecond has"
         first = self.last_position + 1
-        if now_ms is not None:
-            first = max(first, now_ms << 20 | self.slot << COUNTER_BITS)
+        least_ms = max(now_ms or 0, self.floor_ms)
+        if least_ms:
+            first = max(first, least_ms << 20 | self.slot << COUNTER_BITS)
         counter = first & (COUNTER_END - 1)
         if first >> COUNTER_BITS & _SLOT_MASK != self.slot or counter + count > COUNTER_END:
             first = ((first >> 20) + 1) << 20 | self.slot << COUNTER_BITS
@@ -115,6 +122,16 @@ class Ledger:
         if self.last_position > self._bound:
             self._bound = ((self.last_position >> 20) // _BOUND_STEP_MS + 1) * _BOUND_STEP_MS << 20
         return first
+
+    @property
+    def end_mark(self) -> int:
+        """What is noted of a delivery that ends in this commit: all that is made later lies above."""
+        return max(self.last_position, self.floor_ms << 20)
+
+    async def bound_of_all(self) -> int:
+        """Give a position above each that any node has given and committed."""
+        row = await self.one("SELECT max(position_bound) FROM position_slot")
+        return max(self.last_position, 0 if row is None else row[0]) + 1
 
     async def store_bound(self) -> None:
         """Write the bound before the commit that passes it, at most once a second: a crash forgets no position."""

@@ -81,7 +81,7 @@ async def end_pending(
     """End pending rows without an attempt: ``status`` as in the history, None: dead (``hold``: keys stand still)."""
     ledger = change.ledger
     await delete_hot(ledger, [hot.position for hot in hots])
-    end = (change.now_ms, ledger.last_position)
+    end = (change.now_ms, ledger.end_mark)
     if status is None:
         await insert_dead.rows(ledger, [
             (hot.position, hot.event_offset, hot.tenant, hot.endpoint, *end, reason, hot.trigger, hot.round, hot.number,
@@ -116,7 +116,7 @@ async def discard_dead(change: Change, dead: Sequence[Ended]) -> None:
     await ledger.execute(DELETE_DEAD, positions)
     await insert_ended.rows(ledger, [
         (one.position, ledger.day_of(one.event), one.event_offset, one.tenant, one.endpoint, change.now_ms,
-         ledger.last_position, DISCARDED, one.reason, one.trigger, one.round, one.number, one.code, one.status_code,
+         ledger.end_mark, DISCARDED, one.reason, one.trigger, one.round, one.number, one.code, one.status_code,
          *NO_ATTEMPT)
         for one in dead
     ])  # fmt: skip

@@ -18,6 +18,9 @@ Reader = Any
 
 _END: Final = (1 << 63) - 1
 
+NOW_MS: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+"""The time of the database, at this very moment."""
+
 
 class Where:
     """Conditions joined by AND, with their bindings in order."""
@@ -68,6 +71,8 @@ class Where:
                 low = page.after + 1
             else:
                 high = page.after - 1
+        if page.final_ms is not None:
+            high = min(high, (page.final_ms << 20) - 1)
         if timed and page.since_ms is not None:
             low = max(low, page.since_ms << 20)
         if timed and page.until_ms is not None:

@@ -51,6 +51,10 @@ class Reads(ABC):
         """Call ``work`` with a connection that sees one moment: a delivery that moves meanwhile is seen once."""
 
     @abstractmethod
+    async def _final(self, page: Page) -> Page:
+        """Bound a page so that nothing below its end comes later."""
+
+    @abstractmethod
     async def _read_one(self, work: Callable[[Reader], Awaitable[Given]]) -> Given:
         """Call ``work``, which asks a single thing, with a reading connection."""
 
@@ -121,7 +125,8 @@ class Reads(ABC):
 
     async def tenants(self, page: Page) -> list[Tenant]:
         """Live tenants."""
-        return await self._read_one(lambda c: reads_admin.tenants(c, page))
+        final = await self._final(page)
+        return await self._read_one(lambda c: reads_admin.tenants(c, final))
 
     async def api_key_by_digest(self, digest: bytes) -> ApiKey | None:
         """A key that was not revoked, by the SHA-256 of its text."""
@@ -129,7 +134,8 @@ class Reads(ABC):
 
     async def api_keys(self, tenant: int | None, page: Page) -> list[ApiKey]:
         """Keys of a tenant (None: all)."""
-        return await self._read_one(lambda c: reads_admin.api_keys(c, tenant, page))
+        final = await self._final(page)
+        return await self._read_one(lambda c: reads_admin.api_keys(c, tenant, final))
 
     async def endpoint(self, tenant: int | None, position: int) -> Endpoint | None:
         """One endpoint."""
@@ -149,7 +155,8 @@ class Reads(ABC):
         url: str | None = None,
     ) -> list[Endpoint]:
         """Endpoints, filtered."""
-        return await self._read_one(lambda c: reads_admin.endpoints(c, tenant, page, states, circuits, url))
+        final = await self._final(page)
+        return await self._read_one(lambda c: reads_admin.endpoints(c, tenant, final, states, circuits, url))
 
     async def endpoint_version(self, endpoint: int, version: int) -> EndpointVersion | None:
         """How an endpoint's requests looked at a version."""
@@ -161,7 +168,8 @@ class Reads(ABC):
 
     async def jobs(self, tenant: int | None, page: Page) -> list[Job]:
         """Jobs."""
-        return await self._read_one(lambda c: reads_admin.jobs(c, tenant, page))
+        final = await self._final(page)
+        return await self._read_one(lambda c: reads_admin.jobs(c, tenant, final))
 
     # ---- events
 
@@ -179,7 +187,8 @@ class Reads(ABC):
 
     async def events(self, tenant: int | None, filter: EventFilter, page: Page) -> tuple[list[Event], int | None]:
         """Events without data, and the position scanned up to when the scan bound cut the page short."""
-        return await self._read(lambda c: reads_events.events(c, tenant, filter, page, self._scan_rows_max))
+        final = await self._final(page)
+        return await self._read(lambda c: reads_events.events(c, tenant, filter, final, self._scan_rows_max))
 
     # ---- deliveries and attempts
 
@@ -191,7 +200,8 @@ class Reads(ABC):
         self, tenant: int | None, filter: DeliveryFilter, page: Page
     ) -> tuple[list[Delivery], int | None]:
         """Deliveries of all states, merged by position; second value as for ``events``."""
-        return await self._read(lambda c: reads_deliveries.deliveries(c, tenant, filter, page, self._scan_rows_max))
+        final = await self._final(page)
+        return await self._read(lambda c: reads_deliveries.deliveries(c, tenant, filter, final, self._scan_rows_max))
 
     async def count_dead(self, tenant: int, selector: JobSelector, limit: int) -> int:
         """Dead letters a job with this selector would take, at most ``limit``."""
@@ -210,7 +220,8 @@ class Reads(ABC):
         self, tenant: int | None, *, delivery: int | None, endpoint: int | None, page: Page
     ) -> list[Attempt]:
         """Attempts of a delivery or an endpoint, newest first, by position."""
-        return await self._read(lambda c: reads_attempts.attempts(c, tenant, delivery, endpoint, page))
+        final = await self._final(page)
+        return await self._read(lambda c: reads_attempts.attempts(c, tenant, delivery, endpoint, final))
 
     async def attempt(self, tenant: int | None, delivery: int, position: int) -> Attempt | None:
         """One attempt."""

@@ -162,7 +162,7 @@ class _Run:
         if one.outcome is not None:
             code, status_code = one.outcome.code, one.outcome.status_code
         ledger = self._ledger
-        head = (hot.tenant, hot.endpoint, one.ended_at_ms or self._change.now_ms, ledger.last_position)
+        head = (hot.tenant, hot.endpoint, one.ended_at_ms or self._change.now_ms, ledger.end_mark)
         tail = (one.reason, hot.trigger, hot.round, one.number, code, status_code)
         if one.verdict == "dead":
             self._dead.append((hot.position, hot.event_offset, *head, *tail))
@@ -220,7 +220,7 @@ class _Run:
         await ledger.execute(DELETE_HISTORY, [ended.position])
         await insert_ended.rows(ledger, [(
             ended.position, ledger.day_of(ended.event), ended.event_offset, ended.tenant, ended.endpoint,
-            one.ended_at_ms or self._change.now_ms, ledger.last_position, DELIVERED, None, ended.trigger, ended.round,
+            one.ended_at_ms or self._change.now_ms, ledger.end_mark, DELIVERED, None, ended.trigger, ended.round,
             one.number, outcome.code, outcome.status_code, *NO_ATTEMPT,
         )])  # fmt: skip
         self._change.keys |= await release_holds(ledger, [ended.position])

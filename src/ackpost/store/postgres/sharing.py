@@ -17,9 +17,7 @@ from ackpost.ports.cluster import ClusterState, NodeInfo, Role
 from ackpost.store.postgres.connection import Connection
 from ackpost.store.postgres.ledger import Ledger
 from ackpost.store.postgres.owning import LOCK_LEASE, UPSERT_LEASE, begin_opening, finish_opening, register
-from ackpost.store.postgres.querying import Reader
-
-NOW_MS: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+from ackpost.store.postgres.querying import NOW_MS, Reader
 
 _SELECT_SOLE: Final = f"""
 SELECT n.id FROM node n JOIN node_lease l ON l.id = n.id
@@ -102,6 +100,7 @@ async def rejoin(ledger: Ledger, sharing: Sharing, *, node: str, now_ms: int) ->
 
 
 async def _come_alive(ledger: Ledger, sharing: Sharing, node: str, now_ms: int) -> None:
+    ledger.is_shared = True
     incarnation = await register(
         ledger, node, since_ms=now_ms, role=sharing.role, home=sharing.home, version=sharing.version
     )
@@ -115,6 +114,17 @@ async def state(connection: Reader) -> ClusterState:
     rows = await connection.fetch(_STATE)
     nodes = [NodeInfo(*row) for row in rows if row[0]]
     return ClusterState(nodes, next(list(row[7]) for row in rows if not row[0]))
+
+
+async def settle(connection: Connection) -> int:
+    """Wait for the commits under way on all nodes; give the database's time before.
+
+    What a node commits afterwards has positions from that time on, and sees what was committed before it.
+    """
+    now_ms: int = await connection.fetchval(f"SELECT {NOW_MS}")
+    for (node,) in await connection.fetch("SELECT id FROM node WHERE alive"):
+        await connection.fetchrow("SELECT 1 FROM node WHERE id = $1 AND alive FOR SHARE", node)
+    return now_ms
 
 
 async def take_over(connection: Connection, own: str) -> list[str]:

@@ -7,10 +7,12 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final, TypeVar
 
 import asyncpg
+import msgspec
 
 from ackpost.errors import RequestError, StoreError, StoreFenced, StoreLocked, StoreOutcomeUnknown
 from ackpost.ports.cluster import ClusterState, Looked
-from ackpost.ports.operations import Operation, Repeated, Result
+from ackpost.ports.operations import Operation, Repeated, Result, StepJob
+from ackpost.ports.store import Page
 from ackpost.store.postgres import reads_engine, sharing
 from ackpost.store.postgres.commit import apply
 from ackpost.store.postgres.connection import Connection, Place, connect, make_pool
@@ -19,7 +21,7 @@ from ackpost.store.postgres.ledger import Ledger
 from ackpost.store.postgres.lowwater import LowWater
 from ackpost.store.postgres.migrating import migrate
 from ackpost.store.postgres.owning import own, release
-from ackpost.store.postgres.querying import Reader
+from ackpost.store.postgres.querying import NOW_MS, Reader
 from ackpost.store.postgres.reads import Reads
 from ackpost.store.postgres.sharing import Sharing
 
@@ -72,6 +74,7 @@ class PostgresStore(Reads):
         self._writer: Connection | None = None
         self._pool: Any = None
         self._turn = asyncio.Lock()
+        self._settled_jobs: set[int] = set()
         self._lists = asyncio.Semaphore(_LISTS_MAX)
 
     @property
@@ -164,6 +167,8 @@ class PostgresStore(Reads):
             ledger = self._ledger
             if ledger is None:
                 raise StoreError("The database is not open.")
+            if ledger.is_shared:
+                await self._settle_jobs({one.job for one in operations if type(one) is StepJob})
             for _ in range(_TRIES - 1):
                 try:
                     return await self._commit(ledger, operations)
@@ -196,6 +201,13 @@ class PostgresStore(Reads):
             raise
         ledger.committed()
         return replies
+
+    async def _settle_jobs(self, jobs: set[int]) -> None:
+        """Before the first step of a job: wait for the commits that began under the state before it (rule E13)."""
+        new = jobs - self._settled_jobs
+        if new:
+            await self._read_one(sharing.settle)
+            self._settled_jobs = jobs
 
     async def _begin(self, ledger: Ledger) -> Connection:
         """Begin a transaction, on a new connection where the last one was lost while nobody used it."""
@@ -230,7 +242,7 @@ class PostgresStore(Reads):
 
     async def clock_ms(self) -> int:
         """The time of the database."""
-        now_ms: int = await self._read_one(lambda c: c.fetchval(f"SELECT {sharing.NOW_MS}"))
+        now_ms: int = await self._read_one(lambda c: c.fetchval(f"SELECT {NOW_MS}"))
         return now_ms
 
     async def cluster(self) -> ClusterState:
@@ -294,6 +306,12 @@ class PostgresStore(Reads):
                         raise
             async with pool.acquire(timeout=_PATIENCE_S) as connection:
                 return await work(connection)
+
+    async def _final(self, page: Page) -> Page:
+        """Let an ascending page end where other nodes still commit: nothing that comes later is skipped (rule E15)."""
+        if self._sharing is None or not page.ascending:
+            return page
+        return msgspec.structs.replace(page, final_ms=await self._read_one(sharing.settle))
 
     async def _read(self, work: Callable[[Reader], Awaitable[Given]]) -> Given:
         async def one_moment(connection: Reader) -> Given:
