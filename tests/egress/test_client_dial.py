@@ -299,3 +299,35 @@ def test_an_ipv6_target() -> None:
 
     assert socket.has_ipv6
     run(main)
+
+
+def test_nothing_is_written_on_a_connection_that_opened_too_late() -> None:
+    """A process may have stood still while a connection was opened, and own nothing any more: not a byte is sent."""
+
+    async def main() -> None:
+        allowed = True
+        async with pair(may_write=lambda: allowed) as (client, server):
+            sending = post(client, server.url())
+            allowed = False
+            outcome = await sending
+            assert (outcome.code, outcome.detail) == ("local_error", "this server may not send any more")
+            assert not server.requests
+
+    run(main)
+
+
+def test_nothing_is_written_on_a_connection_that_became_free_too_late() -> None:
+    """The same for a request that waited for somebody else's connection."""
+
+    async def main() -> None:
+        allowed = True
+        limits = Limits(connections_per_host_max=1)
+        async with pair("200:delay=0.1", limits=limits, may_write=lambda: allowed) as (client, server):
+            first, second = post(client, server.url("/first")), post(client, server.url("/second"))
+            await server.seen(1)
+            allowed = False
+            assert (await first).code == "delivered"
+            assert (await second).code == "local_error"
+            assert [request.path for request in server.requests] == ["/first"]
+
+    run(main)

@@ -135,7 +135,8 @@ def test_a_holder_that_wakes_behind_its_successor_changes_nothing(
         requests = _requests(receiver)
         first.process.send_signal(signal.SIGCONT)
         code, complaint = first.wait()
-        assert (_books(second), _requests(receiver)) == (before, requests)
+        assert _requests(receiver) - requests == Counter()
+        assert _books(second) == before
         publishers.turn_to(second)
     assert code == 1, complaint
     assert "does not own the database any more" in complaint[-1]

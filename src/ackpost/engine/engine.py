@@ -42,7 +42,7 @@ from ackpost.ports.operations import (
     Recorded,
     Repeated,
     Result,
-)
+)  # fmt: skip
 from ackpost.ports.store import Store, Work
 from ackpost.ports.telemetry import Telemetry
 from ackpost.ports.transport import Transport
@@ -53,8 +53,6 @@ AGE_CHECK_MS: Final = 1000
 SUSPECT_CRASHES: Final = 2
 """What was in flight at so many crashes goes out alone, the last one's result being durable: one that kills the process
 takes no other with it a third time (rule E5). After one crash all go on at full speed: it may be anybody's."""
-UNREADY_S: Final = 8.0
-"""A node that shares its store is not ready when its lease was renewed longer ago."""
 NO_LEASE: Final = 1 << 62
 """A lease that never ends, for an engine without housekeeping."""
 
@@ -150,9 +148,7 @@ class Engine:
             return self._fatal
         if self._draining:
             return "The server is stopping."
-        if self._cluster is not None and self._cluster.lease.renewed_ago_s() > UNREADY_S:
-            return "The database cannot be reached: this node's lease was not renewed."
-        return self._writer.trouble
+        return (None if self._cluster is None else self._cluster.trouble()) or self._writer.trouble
 
     # ------------------------------------------------------------ work comes in
 
@@ -297,6 +293,10 @@ class Engine:
     def _may_send(self) -> bool:
         if self._draining or self.unrecorded() >= UNRECORDED_MAX or not self.budget.may_send():
             return False
+        return self.holds_lease()
+
+    def holds_lease(self) -> bool:
+        """Say whether nobody else may deliver now what this node owns (rule E3)."""
         if self._cluster is not None:
             return self._cluster.lease.is_valid()
         return self._clock.now_ms() < self.lease_until_ms

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import msgspec
 
 from ackpost.core.ids import partition_of
 from ackpost.engine.lane import Lane
 from ackpost.ports.cluster import Lease, Wakeup
+
+UNREADY_S: Final = 8.0
 
 
 class Cluster(msgspec.Struct):
@@ -17,6 +20,11 @@ class Cluster(msgspec.Struct):
     lease: Lease
     wakeup: Wakeup
     on_fenced: Callable[[], None]
+
+    def trouble(self) -> str | None:
+        """Tell when the lease has not been renewed for a while: the node is not ready then."""
+        late = self.lease.renewed_ago_s() > UNREADY_S
+        return "The database cannot be reached: this node's lease was not renewed." if late else None
 
 
 class Partitions:

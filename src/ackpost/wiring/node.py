@@ -183,10 +183,11 @@ class Node:
             connections_max=max(1000, self.settings.slots),
         )
         resolver = SystemResolver(threads=self.settings.dns_threads)
-        if self._membership is None:
-            return HttpClient(policy, resolver=resolver, limits=limits)
-        lease = self._membership.cluster.lease
-        return HttpClient(policy, resolver=resolver, limits=limits, may_write=lease.is_valid)
+        return HttpClient(policy, resolver=resolver, limits=limits, may_write=self._holds_lease)
+
+    def _holds_lease(self) -> bool:
+        """Asked when a request has its connection: the node may have stood still while it was opened."""
+        return self._engine is not None and self._engine.holds_lease()
 
     def _make_builder(self, endpoint: Endpoint) -> RequestBuilder:
         return RequestBuilder(
