@@ -106,6 +106,14 @@ def without_password(text: str) -> str:
     return _PASSWORD_PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1***@", text))
 
 
+def database(url: str, source: str) -> Settings:
+    """Give settings that name a database and are otherwise the defaults; ``source`` is where the URL was written.
+
+    Raises: ConfigError.
+    """
+    return Settings(database_url=_parsed("database_url", url, source))
+
+
 def sqlite_path(url: str) -> Path:
     """Give the file of a ``database_url``. Raises: ConfigError with one line, as for a setting."""
     try:

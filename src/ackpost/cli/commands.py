@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ackpost.cli import admin, listen, publish, resources, serve, upkeep
+from ackpost.cli import admin, copying, listen, publish, resources, serve, upkeep
 from ackpost.cli.app import run
 from ackpost.cli.bench import command
 from ackpost.cli.demo import command as demo
 
-COMMANDS = (admin, command, demo, listen, publish, resources, serve, upkeep)
+COMMANDS = (admin, command, copying, demo, listen, publish, resources, serve, upkeep)
 
 __all__ = ["COMMANDS", "run"]

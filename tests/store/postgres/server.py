@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import itertools
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ackpost.wiring.scratch import scratch_database
+
 _READY_S = 60
 _NOBODY = 65_534
+_NUMBERS = itertools.count(1)
 
 # Fast where it costs no truth: nothing here cuts the power. Tests that kill the server ask for fsync.
 _OPTIONS = {
@@ -112,3 +117,10 @@ class Server:
 def shared() -> str:
     """Where the server is that most tests share."""
     return os.environ.get("TEST_POSTGRES_DSN") or Server().dsn
+
+
+@contextmanager
+def own_database() -> Iterator[str]:
+    """Give the URL of a database of one test alone, and drop it at the end."""
+    with scratch_database(shared(), f"test_{os.getpid()}_{next(_NUMBERS)}") as url:
+        yield url

@@ -37,6 +37,15 @@ _SETTINGS: Final = {
     "enable_mergejoin": "off",
 }
 
+_PATIENT: Final = {
+    "application_name": "ackpost copy",
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "600000",
+    "enable_seqscan": "on",
+    "enable_hashjoin": "on",
+    "enable_mergejoin": "on",
+}
+
 
 class Place(msgspec.Struct, frozen=True):
     """Where the database is. ``pooled``: a pooler before it gives each transaction another session, so nothing is set
@@ -77,6 +86,19 @@ async def connect(place: Place, on_query: OnQuery | None = None) -> Connection:
             await _make_durable(connection)
         if on_query is not None:
             connection.add_query_logger(on_query)
+        return connection
+
+
+async def connect_patiently(place: Place) -> Connection:
+    """Give a new connection for work on all of a database: it takes its time, and reads tables as they lie.
+
+    Raises: StoreError.
+    """
+    settings = {**_SETTINGS, **_PATIENT, "search_path": quoted(place.schema)}
+    options = {**place.options(), "command_timeout": None, "server_settings": settings}
+    with mapped():
+        connection = await asyncpg.connect(**options)
+        await _make_durable(connection)
         return connection
 
 

@@ -40,13 +40,15 @@ UPSERT_LEASE: Final = (
 )
 
 
-async def own(ledger: Ledger, *, node: str, now_ms: int, lease_ms: int, salt: int | None) -> None:
+async def own(
+    ledger: Ledger, *, node: str, now_ms: int, lease_ms: int, salt: int | None, importing: bool = False
+) -> None:
     """Become owner inside a transaction: nodes open one after another.
 
     An owner whose lease has run out is declared dead, which waits for its commit under way; a node of the same name
     has restarted. Raises: StoreLocked when another node's lease has not run out.
     """
-    is_new = await begin_opening(ledger, salt)
+    is_new = await begin_opening(ledger, salt, importing=importing)
     for other, since_ms, expires_ms in await ledger.all(_SELECT_OTHERS, node):
         if expires_ms > now_ms:
             raise StoreLocked(f"The database is in use: by node {other} since {rfc3339_ms(since_ms)}. Stop that one.")
@@ -58,10 +60,16 @@ async def own(ledger: Ledger, *, node: str, now_ms: int, lease_ms: int, salt: in
     await finish_opening(ledger, now_ms, is_new=is_new)
 
 
-async def begin_opening(ledger: Ledger, salt: int | None) -> bool:
-    """Wait for who opens now; say whether this is the first time anybody does."""
+async def begin_opening(ledger: Ledger, salt: int | None, *, importing: bool = False) -> bool:
+    """Wait for who opens now; say whether this is the first time anybody does.
+
+    Raises: StoreError when another database is being copied into this one, or was in vain; unless ``importing``.
+    """
     await ledger.one(_LOCK_OPENING)
-    return await ledger.execute(_MAKE_META, salt) == 1
+    is_new = await ledger.execute(_MAKE_META, salt) == 1
+    if not importing and await ledger.one("SELECT 1 FROM meta WHERE NOT is_complete") is not None:
+        raise StoreError("The database is the target of a copy that has not ended: repeat `ackpost copy`.")
+    return is_new
 
 
 async def register(ledger: Ledger, node: str, *, since_ms: int, role: str, home: str, version: str) -> int:

@@ -12,7 +12,8 @@ CREATE TABLE meta (
     id smallint PRIMARY KEY CHECK (id = 1),
     salt bigint NOT NULL,
     incarnation bigint NOT NULL,          -- the newest one, of whichever node
-    oldest_day integer NOT NULL           -- what remains of earlier days lies in day -1, or is on its way there
+    oldest_day integer NOT NULL,          -- what remains of earlier days lies in day -1, or is on its way there
+    is_complete boolean NOT NULL DEFAULT true -- false: another store is being copied into this one
 );
 
 -- The fence (rule E3): commits lock their node's row; a takeover waits for them, then makes it not alive.
