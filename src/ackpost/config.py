@@ -24,7 +24,7 @@ IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 FILE_NAME: Final = "ackpost.toml"
 ENVIRONMENT_PREFIX: Final = "ACKPOST_"
-CLIENT_VARIABLES: Final = frozenset({"ACKPOST_URL", "ACKPOST_API_KEY"})
+CLIENT_VARIABLES: Final = frozenset({"ACKPOST_URL", "ACKPOST_API_KEY", "ACKPOST_OUTBOX_URL"})
 """Belong to the commands that talk to a server, which does not read them."""
 
 LOOPBACK: Final[tuple[IPNetwork, ...]] = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))

@@ -6,7 +6,8 @@ from ackpost.cli import admin, copying, listen, publish, resources, serve, upkee
 from ackpost.cli.app import run
 from ackpost.cli.bench import command
 from ackpost.cli.demo import command as demo
+from ackpost.cli.relay import command as relay
 
-COMMANDS = (admin, command, copying, demo, listen, publish, resources, serve, upkeep)
+COMMANDS = (admin, command, copying, demo, listen, publish, relay, resources, serve, upkeep)
 
 __all__ = ["COMMANDS", "run"]
