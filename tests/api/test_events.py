@@ -53,14 +53,14 @@ def test_an_event_does_not_contradict_its_deliveries(path: str, monkeypatch: pyt
         await world.endpoint()
         event = await world.event()
         [row] = await world.pending()
-        read = world.store.deliveries
+        read = world.store.deliveries_of_events
 
-        async def ended_meanwhile(*args: Any) -> Any:
+        async def ended_meanwhile(*args: Any, **named: Any) -> Any:
             monkeypatch.undo()
             await world.attempted(row)
-            return await read(*args)
+            return await read(*args, **named)
 
-        monkeypatch.setattr(world.store, "deliveries", ended_meanwhile)
+        monkeypatch.setattr(world.store, "deliveries_of_events", ended_meanwhile)
         shown = (await world.get(path.format(event=event))).json
         shown = shown["data"][0] if path == "/v1/events" else shown
         assert (shown["status"], shown["delivery_counts"]) == ("delivered", {"delivered": 1})

@@ -321,6 +321,9 @@ class Store(Protocol):
     ) -> tuple[list[Delivery], int | None]:
         """Deliveries of all states, merged by position; second value as for ``events``."""
 
+    async def deliveries_of_events(self, events: Sequence[int], *, each_max: int) -> dict[int, list[Delivery]]:
+        """The newest deliveries of each of these events, newest first, at most ``each_max``; none: absent."""
+
     async def count_dead(self, tenant: int, selector: JobSelector, limit: int) -> int:
         """Dead letters a job with this selector would take."""
 

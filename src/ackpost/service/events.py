@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal
@@ -84,22 +83,32 @@ class EventService:
         """List events with their deliveries; second value as in the store port."""
         events, cut = await self._store.events(tenant, filter, page)
         recount = filter.statuses is None  # else an event could contradict the filter that it passed
-        return list(await asyncio.gather(*(self.show(event, recount=recount) for event in events))), cut
+        return await self._show(events, recount=recount), cut
 
-    async def show(self, event: Event, *, recount: bool = True) -> ShownEvent:
-        """Add an event's newest deliveries.
+    async def show(self, event: Event) -> ShownEvent:
+        """Add an event's newest deliveries."""
+        return (await self._show([event], recount=True))[0]
 
-        They are read later than the event: where they are all there are, they are counted anew, so that an event's
+    async def _show(self, events: list[Event], *, recount: bool) -> list[ShownEvent]:
+        """Add the newest deliveries of each event.
+
+        They are read later than the events: where they are all there are, they are counted anew, so that an event's
         status never contradicts its deliveries.
         """
-        if not event.delivery_counts:
-            return ShownEvent(event, [])
-        filter, page = DeliveryFilter(event=event.position), Page(limit=DELIVERIES_SHOWN_MAX)
-        deliveries, cut = await self._store.deliveries(event.tenant, filter, page)
-        if recount and cut is None and 0 < len(deliveries) < DELIVERIES_SHOWN_MAX:
-            counts = Counter(delivery.status for delivery in deliveries)
-            event = msgspec.structs.replace(event, delivery_counts=dict(counts))
-        return ShownEvent(event, await self._deliveries.show(deliveries))
+        having = [event.position for event in events if event.delivery_counts]
+        found = await self._store.deliveries_of_events(having, each_max=DELIVERIES_SHOWN_MAX) if having else {}
+        flat = [delivery for position in having for delivery in found.get(position, ())]
+        shown: dict[int, list[ShownDelivery]] = {}
+        for one in await self._deliveries.show(flat):
+            shown.setdefault(one.delivery.event, []).append(one)
+        answer: list[ShownEvent] = []
+        for event in events:
+            deliveries = found.get(event.position, ())
+            if recount and 0 < len(deliveries) < DELIVERIES_SHOWN_MAX:
+                counts = Counter(delivery.status for delivery in deliveries)
+                event = msgspec.structs.replace(event, delivery_counts=dict(counts))
+            answer.append(ShownEvent(event, shown.get(event.position, [])))
+        return answer
 
     async def routing(self, event: Event) -> list[RoutingLine]:
         """Say for each endpoint of the event's tenant whether it got it, or why not; deleted ones that got it first."""

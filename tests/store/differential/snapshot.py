@@ -109,6 +109,7 @@ class Questions:
             lambda: store.events(tenant, self._event_filter(event, endpoint), page),
             lambda: store.deliveries(tenant, self._delivery_filter(event, endpoint), page),
             lambda: store.deliveries(tenant, self._delivery_filter(event, endpoint), page),
+            lambda: store.deliveries_of_events([event, *list(state.events)[-3:]], each_max=limit),
             lambda: store.event(tenant, event),
             lambda: store.delivery(tenant, delivery),
             lambda: store.endpoint(tenant, endpoint),

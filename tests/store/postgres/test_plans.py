@@ -19,6 +19,7 @@ from ackpost.store.postgres import (
     deliveries,
     moves,
     ordering,
+    reads_deliveries,
     reads_engine,
     reads_events,
     record,
@@ -101,6 +102,9 @@ HOT: dict[str, tuple[str, str]] = {
     "next window": (reads_engine.WINDOW_AFTER_SQL, "7, 7, 0, 100, 100000, 0"),
     "payloads": (reads_engine.PAYLOAD_SQL, f"{EVENTS}, {DAY}, {DAY}"),
     "counts of events": (reads_events.COUNTS_SQL, EVENTS),
+    "pending ones of events": (reads_deliveries.OF_EVENTS["delivery"], f"{EVENTS}, 9"),
+    "dead ones of events": (reads_deliveries.OF_EVENTS["dead_letter"], f"{EVENTS}, 9"),
+    "ended ones of events": (reads_deliveries.OF_EVENTS["history"], f"{EVENTS}, 9"),
     "old answers": (retention.OLD_ANSWERS, "100, 100"),
     "old events": (retention.FREE_EVENTS, f"0, {BASE * 2}, 100, 50"),
 }  # fmt: skip

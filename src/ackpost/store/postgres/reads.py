@@ -203,6 +203,10 @@ class Reads(ABC):
         final = await self._final(page)
         return await self._read(lambda c: reads_deliveries.deliveries(c, tenant, filter, final, self._scan_rows_max))
 
+    async def deliveries_of_events(self, events: Sequence[int], *, each_max: int) -> dict[int, list[Delivery]]:
+        """The newest deliveries of each of these events, newest first, at most ``each_max``; none: absent."""
+        return await self._read(lambda c: reads_deliveries.of_events(c, events, each_max))
+
     async def count_dead(self, tenant: int, selector: JobSelector, limit: int) -> int:
         """Dead letters a job with this selector would take, at most ``limit``."""
         return await self._read_one(lambda c: selecting.count_dead(c, tenant, selector, limit))

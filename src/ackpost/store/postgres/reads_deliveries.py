@@ -33,6 +33,26 @@ _OF_EVENTS: Final = (
 )
 
 
+_DAYS: Final = {"delivery": "", "dead_letter": "", "history": "AND (d.day = -1 OR d.day = e.day)"}
+_OF_EVENTS_SQL: Final = """
+WITH asked AS MATERIALIZED (
+    SELECT e.position, e.type, e.fanout, e.day, k.key FROM event e LEFT JOIN key_state k ON k.id = e.key_id
+    WHERE e.position = ANY($1))
+SELECT {columns} FROM asked e JOIN LATERAL (SELECT e.key) k ON true JOIN LATERAL (
+    SELECT {common}, {own} FROM {table} d WHERE d.position > e.position AND d.position <= e.position + e.fanout {days}
+    ORDER BY d.position DESC LIMIT $2) d ON true
+UNION ALL
+SELECT {columns} FROM asked e JOIN LATERAL (SELECT e.key) k ON true JOIN LATERAL (
+    SELECT {common}, {own} FROM {table} d WHERE d.position = ANY (ARRAY(
+        SELECT l.delivery FROM late_delivery l WHERE l.event = e.position ORDER BY l.delivery DESC LIMIT $2)) {days}
+    ORDER BY d.position DESC LIMIT $2) d ON true
+"""
+OF_EVENTS: Final = {
+    table: _OF_EVENTS_SQL.format(columns=_COLUMNS, common=_COMMON, own=own, table=table, days=_DAYS[table])
+    for table, own in _TABLES.items()
+}
+"""By table: the newest deliveries of the events $1, at most $2 of each."""
+
 PENDING_OF_ENDPOINT: Final = (
     "SELECT position FROM delivery WHERE waiting = 0 AND partition = ? AND endpoint = ?"
     " UNION ALL SELECT position FROM delivery WHERE waiting = 1 AND key_id IS NOT NULL AND endpoint = ?"
@@ -87,6 +107,21 @@ async def deliveries(
     cut = min(cuts) if page.ascending else max(cuts)
     shown = [row for row in found if (row.position <= cut if page.ascending else row.position >= cut)]
     return shown[: page.limit], None if len(shown) >= page.limit else cut
+
+
+async def of_events(connection: Reader, events: Sequence[int], each_max: int) -> dict[int, list[Delivery]]:
+    """The newest deliveries of each event: those behind it, and those made later."""
+    found: dict[int, list[Delivery]] = {}
+    if not events:
+        return found
+    for sql in OF_EVENTS.values():
+        for row in await connection.fetch(sql, events, each_max):
+            found.setdefault(row[1], []).append(_delivery(row))
+    for event, rows in found.items():
+        rows.sort(key=lambda row: -row.position)
+        del rows[each_max:]
+        found[event] = rows
+    return found
 
 
 def _tables(wanted: DeliveryFilter) -> list[str]:

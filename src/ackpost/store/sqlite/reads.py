@@ -179,6 +179,10 @@ class Reads(ABC):
         """Deliveries of all states, merged by position; second value as for ``events``."""
         return await self._read(lambda c: reads_deliveries.deliveries(c, tenant, filter, page, self._scan_rows_max))
 
+    async def deliveries_of_events(self, events: Sequence[int], *, each_max: int) -> dict[int, list[Delivery]]:
+        """The newest deliveries of each of these events, newest first, at most ``each_max``; none: absent."""
+        return await self._read(lambda c: reads_deliveries.of_events(c, events, each_max, self._scan_rows_max))
+
     async def count_dead(self, tenant: int, selector: JobSelector, limit: int) -> int:
         """Dead letters a job with this selector would take, at most ``limit``."""
         return await self._read(lambda c: selecting.count_dead(c, tenant, selector, limit))

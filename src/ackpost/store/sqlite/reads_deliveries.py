@@ -89,6 +89,18 @@ def deliveries(
     return shown[: page.limit], None if len(shown) >= page.limit else cut
 
 
+def of_events(
+    connection: apsw.Connection, events: Sequence[int], each_max: int, scan_rows_max: int
+) -> dict[int, list[Delivery]]:
+    """The newest deliveries of each event."""
+    found: dict[int, list[Delivery]] = {}
+    for event in events:
+        rows, _ = deliveries(connection, None, DeliveryFilter(event=event), Page(limit=each_max), scan_rows_max)
+        if rows:
+            found[event] = rows
+    return found
+
+
 def _tables(wanted: DeliveryFilter) -> list[str]:
     """Leave out the tables that cannot hold what is wanted."""
     tables = dict.fromkeys(_TABLES)

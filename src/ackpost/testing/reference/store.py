@@ -322,6 +322,14 @@ class ReferenceStore:
         )
         return [row.shown() for row in rows], cut
 
+    async def deliveries_of_events(self, events: Sequence[int], *, each_max: int) -> dict[int, list[Delivery]]:
+        """The newest deliveries of each event."""
+        found: dict[int, list[Delivery]] = {}
+        for row in sorted(self._state.rows.values(), key=lambda row: -row.position):
+            if row.event in events and len(found.setdefault(row.event, [])) < each_max:
+                found[row.event].append(row.shown())
+        return found
+
     async def count_dead(self, tenant: int, selector: JobSelector, limit: int) -> int:
         """Dead letters of a selector, at most ``limit``."""
         return min(limit, len(jobs.dead_letters(self._state, tenant, selector)))

@@ -149,6 +149,24 @@ async def check_status_of_an_event(world: World) -> None:
     assert (await world.event(event.position)).status == "delivered"
 
 
+async def check_deliveries_of_events(world: World) -> None:
+    """The newest of each event, newest first, wherever they lie and when they were made; events without are absent."""
+    first, second = await world.endpoint(), await world.endpoint(url="https://example.org/")
+    third = await world.endpoint(url="https://example.net/", event_types=("other",))
+    event, unmatched = (await world.one()).position, (await world.one("ackpost.none")).position
+    await world.deliver(await world.first_due(first))
+    await world.die(await world.first_due(second))
+    await world.do(Redeliver(world.tenant, world.now_ms, event=event, endpoint=third.position), DeliveriesChanged)
+    found = await world.store.deliveries_of_events([event, unmatched, 7], each_max=9)
+    assert list(found) == [event]
+    rows = found[event]
+    assert [(row.endpoint, row.status) for row in rows] == [
+        (third.position, "pending"), (second.position, "dead"), (first.position, "delivered"),
+    ]  # fmt: skip
+    assert rows == (await world.all_deliveries(event=event))[::-1]
+    assert await world.store.deliveries_of_events([event], each_max=2) == {event: rows[:2]}
+
+
 async def check_delivery_filters(world: World) -> None:
     """Each condition alone and together, over all states."""
     endpoint, other = await world.endpoint(policy=BY_KEY), await world.endpoint(event_types=("user.*",))
