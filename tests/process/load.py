@@ -20,7 +20,14 @@ class Publishers:
     """
 
     def __init__(
-        self, server: Server, type: str, *, connections: int = 16, pace_s: float = 0.0, padding_bytes: int = 0
+        self,
+        server: Server,
+        type: str,
+        *,
+        connections: int = 16,
+        pace_s: float = 0.0,
+        padding_bytes: int = 0,
+        name: str = "",
     ) -> None:
         self.acknowledged: dict[str, str] = {}
         """The ledger: from uid to the id that was answered."""
@@ -29,6 +36,7 @@ class Publishers:
         self.conflicts: list[str] = []
         self._port = server.port
         self._type = type
+        self._name = name
         self._pace_s = pace_s
         self._padding = "x" * padding_bytes
         self._stop = threading.Event()
@@ -60,7 +68,7 @@ class Publishers:
         number = 0
         gives_up = 0
         while not self._stop.is_set() or gives_up:
-            uid = f"{worker}-{number}"
+            uid = f"{self._name}{worker}-{number}"
             if connection is None:
                 connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=15)
             answer = self._post(connection, uid)

@@ -9,34 +9,47 @@ from typing import Final
 from ackpost.core.model import ApiKey
 from ackpost.errors import ConfigError
 from ackpost.ports.clock import Clock, Entropy
-from ackpost.ports.operations import CreateApiKey
+from ackpost.ports.operations import CreateApiKey, Idempotency, Repeated
 from ackpost.ports.store import Page, Store
 from ackpost.service.auth import SHOWN_CHARS, digest_of, new_key
 
 DEV_KEY_PATH: Final = Path(".ackpost/dev-key")
 OPERATOR_KEY_NAME: Final = "operator.key"
+_NO_TENANT: Final = 0
 
 
 async def ensure_operator_key(store: Store, clock: Clock, entropy: Entropy, given: str | None) -> str | None:
     """See that an operator can call: store the given key's digest, or make a key if the store has none.
 
-    Gives the text of a key that was made now, to be shown once; None when nothing new was made.
+    Gives the text of a key that was made now, to be shown once; None when nothing new was made. Nodes that start
+    together make one.
     """
     if given is not None:
-        if await store.api_key_by_digest(digest_of(given)) is None:
+        digest = digest_of(given)
+        if await store.api_key_by_digest(digest) is None:
+            await _create(store, clock, given, "operator key of the settings", once=digest.hex())
+        if await store.api_key_by_digest(digest) is None:
             await _create(store, clock, given, "operator key of the settings")
         return None
+    if await _has_operator_key(store):
+        return None
+    key = new_key(entropy)
+    if not await _create(store, clock, key, "first operator key", once="first"):
+        if await _has_operator_key(store):
+            return None
+        await _create(store, clock, key, "first operator key")
+    return key
+
+
+async def _has_operator_key(store: Store) -> bool:
     after: int | None = None
     while True:
         keys = await store.api_keys(None, Page(limit=250, after=after))
         if any(key.role == "operator" for key in keys):
-            return None
+            return True
         if len(keys) < 250:
-            break
+            return False
         after = keys[-1].position
-    key = new_key(entropy)
-    await _create(store, clock, key, "first operator key")
-    return key
 
 
 async def create_operator_key(store: Store, clock: Clock, entropy: Entropy, name: str) -> str:
@@ -69,7 +82,8 @@ def write_secret(path: Path, text: str) -> None:
         file.write(text + "\n")
 
 
-async def _create(store: Store, clock: Clock, key: str, name: str) -> None:
+async def _create(store: Store, clock: Clock, key: str, name: str, *, once: str | None = None) -> bool:
+    """Make a key; with ``once`` only if nobody made one under that name within a day. Says whether it was made."""
     record = ApiKey(
         position=0,
         name=name,
@@ -79,6 +93,8 @@ async def _create(store: Store, clock: Clock, key: str, name: str) -> None:
         tenant=None,
         created_at_ms=clock.now_ms(),
     )
-    (reply,) = await store.commit([CreateApiKey(record)])
+    asked = None if once is None else Idempotency(_NO_TENANT, f"operator-key:{once}", b"", clock.now_ms())
+    (reply,) = await store.commit([CreateApiKey(record, asked)])
     if isinstance(reply, Exception):
         raise reply
+    return not isinstance(reply, Repeated)
