@@ -36,6 +36,8 @@ _PASSWORD_PARAMETER: Final = re.compile(r"([?&]password=)[^&#\s\"]*")
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}\.[A-Za-z_][A-Za-z0-9_]{0,62}")
+_OFF: Final = "off"
 _HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
 
 
@@ -123,6 +125,13 @@ def sqlite_path(url: str) -> Path:
     if checked.startswith(_POSTGRES):
         raise ConfigError("database_url: this works on an SQLite file only; PostgreSQL has its own tools (pg_dump)")
     return Path(checked.removeprefix("sqlite:///"))
+
+
+def _outbox_table(value: object) -> str:
+    text = value.strip() if isinstance(value, str) else ""
+    if text != _OFF and not _TABLE.fullmatch(text):
+        raise ValueError(f"use schema.table with letters, digits and underscores, or {_OFF}")
+    return text
 
 
 def _operator_key(value: object) -> str:
@@ -281,6 +290,12 @@ class Settings:
         doc="A pooler that shares sessions lies before PostgreSQL (PgBouncer with pool_mode transaction): nothing is "
         "set for a session, no statement is kept prepared, no LISTEN. See docs/how-to/postgresql.md.",
     )
+    outbox_table: str = _setting(
+        "public.ackpost_outbox",
+        _outbox_table,
+        "Where the database is a PostgreSQL that applications share: the table, as schema.table, that they write "
+        "events into in their own transactions; its rows are picked up if it exists. off: never.",
+    )
     metrics_public: bool | None = _setting(
         None,
         _boolean,
@@ -293,6 +308,11 @@ class Settings:
     def database_path(self) -> Path:
         """The SQLite file of ``database_url``."""
         return sqlite_path(self.database_url)
+
+    @property
+    def outbox(self) -> str | None:
+        """The table to pick events up from."""
+        return None if self.outbox_table == _OFF else self.outbox_table
 
     @property
     def is_shared(self) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import msgspec
 import pytest
 
 from ackpost.core.limits import Limits
-from ackpost.core.outbox import OutboxRow, check_row
+from ackpost.core.outbox import OutboxRow, after_refusal, check_row
 from ackpost.errors import InvalidInput, MalformedJson, TooLarge
 
 _LIMITS = Limits()
@@ -70,3 +71,27 @@ def test_data_has_the_size_that_the_server_allows() -> None:
     with pytest.raises(TooLarge):
         check_row(_row(data='"' + "x" * 20 + '"'), Limits(data_bytes_max=21))
     assert check_row(_row(data='"' + "x" * 20 + '"'), Limits(data_bytes_max=22)).uid == "row-1"
+
+
+def _rows(count: int) -> list[OutboxRow]:
+    return [_row(uid=f"row-{number}", number=number) for number in range(1, count + 1)]
+
+
+def test_rows_that_a_refusal_names_are_set_aside() -> None:
+    """The others go again in one batch, in their order; a place outside the batch names nobody."""
+    errors: list[tuple[Sequence[str | int], str]] = [
+        (("body", "events", 1, "type"), "is wrong"), (["body", "events", 1, "key"], "is long"),
+        (("body", "events", 9, "key"), "is long"), (("body",), "is odd"), (("body", "events", 3), "is late"),
+    ]  # fmt: skip
+    refused, again = after_refusal(_rows(5), "invalid", "Many things.", errors)
+    assert refused == {2: "invalid: type is wrong; key is long", 4: "invalid: is late"}
+    assert [[row.number for row in part] for part in again] == [[1, 3, 5]]
+
+
+def test_a_refusal_that_names_nobody_is_narrowed_down() -> None:
+    """A batch goes again in halves; a row alone is meant itself, and so are all rows of a tenant that is unknown."""
+    refused, again = after_refusal(_rows(5), "too_many_deliveries", "Too many.", [])
+    assert refused == {}
+    assert [[row.number for row in part] for part in again] == [[1, 2], [3, 4, 5]]
+    assert after_refusal(_rows(1), "too_large", "Too large.", []) == ({1: "too_large: Too large."}, [])
+    assert after_refusal(_rows(2), "unknown_tenant", "Who?", [])[0].keys() == {1, 2}

@@ -6,6 +6,7 @@ checks them again: an application may write its table by other means.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -17,6 +18,10 @@ from ackpost.core.times import rfc3339_ms
 from ackpost.errors import FieldError, InvalidInput, MalformedJson
 
 TABLE: Final = "ackpost_outbox"
+COLUMNS: Final = "uid, type, data, key, channels, occurred_at, metadata, tenant, number, created_ms"
+"""In the order of ``OutboxRow``'s fields."""
+
+_OF_TENANT: Final = frozenset({"unknown_tenant", "tenant_required"})
 
 _SPACE: Final = b" \t\n\r"
 _encode = msgspec.json.Encoder().encode
@@ -84,6 +89,33 @@ def check_row(row: OutboxRow, limits: Limits) -> EventInput:
     if row.tenant is not None and not valid_uid(row.tenant):
         raise _invalid("tenant", "must be a tenant's uid or id")
     return event
+
+
+def after_refusal(
+    rows: Sequence[OutboxRow], code: str, detail: str, errors: Iterable[tuple[Sequence[str | int], str]]
+) -> tuple[dict[int, str], list[list[OutboxRow]]]:
+    """Say what becomes of rows whose batch was refused as a whole; ``errors`` are places and messages of the refusal.
+
+    Gives the reasons, by number, of those to be set aside, and the batches to try next, in order: the others without
+    those, or halves where nobody knows whom it meant.
+    """
+    reason = f"{code}: {detail}"
+    if code in _OF_TENANT:
+        return {row.number: reason for row in rows}, []
+    refused: dict[int, str] = {}
+    for loc, message in errors:
+        match tuple(loc):
+            case ("body", "events", int(index), *path) if index < len(rows):
+                text = f"{'.'.join(map(str, path))} {message}".strip()
+                number = rows[index].number
+                refused[number] = f"{refused[number]}; {text}" if number in refused else f"{code}: {text}"
+            case _:
+                pass
+    if not refused and len(rows) == 1:
+        refused[rows[0].number] = reason
+    rest = [row for row in rows if row.number not in refused]
+    half = len(rest) if refused else len(rest) // 2
+    return refused, [part for part in (rest[:half], rest[half:]) if part]
 
 
 def _invalid(field: str, message: str) -> InvalidInput:

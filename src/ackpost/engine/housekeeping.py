@@ -53,7 +53,10 @@ class Retention(msgspec.Struct, frozen=True):
 
 
 class Housekeeping:
-    """The node's loops. ``stored_ms``: the newest time that was stored when this process opened the store."""
+    """The node's loops. ``stored_ms``: the newest time that was stored when this process opened the store.
+
+    ``pick_up`` looks into an outbox, and says how long to pause.
+    """
 
     def __init__(
         self,
@@ -70,6 +73,7 @@ class Housekeeping:
         stored_ms: int,
         store_warning: Callable[[], str | None] = lambda: None,
         owner: SharedOwner | None = None,
+        pick_up: Callable[[], Awaitable[float]] | None = None,
     ) -> None:
         self._store = store
         self._writer = writer
@@ -82,6 +86,7 @@ class Housekeeping:
         self._retention = retention
         self._store_warning = store_warning
         self._owner = owner
+        self._pick_up = pick_up
         self._warned_of: str | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._scan_after = 0
@@ -100,6 +105,8 @@ class Housekeeping:
             self._engine.lease_until_ms = 0
         else:
             del loops["lease"]
+        if self._pick_up is not None:
+            loops["outbox"] = self._look_for_others
         for name, work in loops.items():
             wake = self._owner.look_wanted if self._owner is not None and name == "poll" else None
             self._tasks.append(loop.create_task(self._forever(work, wake), name=name))
@@ -205,6 +212,12 @@ class Housekeeping:
             if isinstance(saved, JobSaved) and saved.job.state in ("done", "failed"):
                 self._telemetry.note("job.ended", kind=saved.job.kind, state=saved.job.state, done=saved.job.done)
         return JOB_PAUSE_S if jobs else POLL_S / 2
+
+    async def _look_for_others(self) -> float:
+        """Pick up what applications wrote into an outbox in the same database."""
+        if self._pick_up is None or not self._is_janitor():
+            return POLL_S
+        return await self._pick_up()
 
     async def _retain(self) -> float:
         """One small step of retention (rule E16)."""

@@ -64,7 +64,8 @@ class Accept(msgspec.Struct):
     ``routing_version`` is the tenant's version the targets were found with; another one in the store gives ``Stale``
     and the caller routes again (rule E10). Order inside: uid check before sequence check (rule E4).
     Refusals: 409 uid_conflict, 409 sequence_not_rising (``errors`` loc ("body","events",i,…) when ``batch``), 404
-    unknown_tenant when the tenant is gone.
+    unknown_tenant when the tenant is gone. ``outbox``: rows, by number, of an outbox in the store's own database that
+    these events were read from; they are deleted in the same commit.
     """
 
     tenant: int
@@ -73,6 +74,7 @@ class Accept(msgspec.Struct):
     now_ms: int
     batch: bool = False
     idempotency: Idempotency | None = None
+    outbox: tuple[int, ...] = ()
 
 
 class AcceptedEvent(msgspec.Struct):

@@ -43,6 +43,11 @@ class Publisher:
         self._rates = Rates(clock)
         self._again: set[asyncio.Task[None]] = set()
 
+    @property
+    def limits(self) -> Limits:
+        """What an event may be."""
+        return self._limits
+
     def can_start(self, tenant: int) -> bool:
         """Say whether ``start`` may be called now: all that a publish looks up is in memory."""
         return self._tenants.is_recalled(tenant) and self._router.recall(tenant) is not None
@@ -98,6 +103,14 @@ class Publisher:
         """
         return await self._accept(tenant, check_batch(body, self._limits), idempotency, batch=True)
 
+    async def take_over(self, tenant: int, events: list[EventInput], outbox: tuple[int, ...]) -> None:
+        """Accept the checked events of an outbox's rows, all or none; the rows are deleted in the same commit.
+
+        They were not held back by a publish rate when they were written, and are not now.
+        Raises: as ``publish_batch``.
+        """
+        await self._commit(tenant, [_new_event(event) for event in events], None, batch=True, outbox=outbox)
+
     async def _accept(
         self, tenant: int, events: list[EventInput], idempotency: Idempotency | None, *, batch: bool
     ) -> list[AcceptedEvent]:
@@ -110,14 +123,20 @@ class Publisher:
             self._rates.take(tenant, rate_per_s, events)
 
     async def _commit(
-        self, tenant: int, new_events: list[NewEvent], idempotency: Idempotency | None, *, batch: bool
+        self,
+        tenant: int,
+        new_events: list[NewEvent],
+        idempotency: Idempotency | None,
+        *,
+        batch: bool,
+        outbox: tuple[int, ...] = (),
     ) -> list[AcceptedEvent]:
         routes = self._router.recall(tenant)
         if routes is None:
             routes = await self._router.routes(tenant)
         for _ in range(_ROUTINGS_MAX):
             _route(new_events, routes)
-            operation = Accept(tenant, routes.version, new_events, self._clock.now_ms(), batch, idempotency)
+            operation = Accept(tenant, routes.version, new_events, self._clock.now_ms(), batch, idempotency, outbox)
             result = await self._committer.submit(operation)
             if isinstance(result, Repeated):
                 result = result.result

@@ -21,6 +21,7 @@ _WARNINGS: Final = frozenset(
     {
         "store.trouble", "store.warning", "clock.stepped", "clock.behind_store", "endpoint.broken",
         "retention.dead_letters_removed", "delivery.poison", "order.promoted_by_sweep", "deliveries.interrupted",
+        "outbox.refused", "outbox.trouble",
     }
 )  # fmt: skip
 

@@ -31,6 +31,7 @@ class Membership:
             readers_max=settings.database_connections,
             sharing=Sharing(settings.node_role, self.home.id, __version__, lease_ms),
             pooled=settings.database_pooled,
+            outbox_table=settings.outbox,
         )
         self._lease = LeaseKeeper(
             self.store.place, node=name, lease_ms=lease_ms, boot_s=clock.boot_s, monotonic_s=clock.monotonic

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from ackpost import __version__
 from ackpost.config import Settings
@@ -23,6 +23,7 @@ from ackpost.engine.writer import Writer
 from ackpost.errors import StoreError
 from ackpost.ports.operations import Interrupt, Interrupted
 from ackpost.service.context import Options, Services
+from ackpost.service.outbox import PickUp
 from ackpost.service.telemetry import watch_loop
 from ackpost.store.postgres import PostgresStore
 from ackpost.store.sqlite import SqliteStore
@@ -97,17 +98,24 @@ class Node:
         writer.start()
         await self._take_over(writer)
         owner = None if member is None else member.start(writer, engine, self.telemetry, incarnation)
+        services = self._services = Services(
+            store=self.store, committer=writer, engine=engine, clock=self.clock, entropy=self.entropy,
+            options=self._options(), counters=self.telemetry,
+        )  # fmt: skip
         self._housekeeping = Housekeeping(
             self.store, writer, engine, self.clock, self.telemetry,
             node=self.name, incarnation=incarnation, lease_ms=LEASE_MS, retention=self._retention(),
             stored_ms=stored_ms, store_warning=self.store.warning, owner=owner,
+            pick_up=self._pick_up(services),
         )  # fmt: skip
         self._housekeeping.start()
         self._lag_watch = asyncio.create_task(watch_loop(self.telemetry, self.clock), name="loop-lag")
-        self._services = Services(
-            store=self.store, committer=writer, engine=engine, clock=self.clock, entropy=self.entropy,
-            options=self._options(), counters=self.telemetry,
-        )  # fmt: skip
+
+    def _pick_up(self, services: Services) -> Callable[[], Awaitable[float]] | None:
+        """Give the look into the outbox of applications that share the database."""
+        if self._membership is None or self.settings.outbox is None:
+            return None
+        return PickUp(self._membership.store, services.tenants, services.publisher, self.telemetry).step
 
     async def _open(self) -> int:
         """Open the store; a wall clock behind what is stored, or beside the shared database's, is made up for."""

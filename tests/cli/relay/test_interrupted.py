@@ -14,6 +14,7 @@ from tests.cli.shell import Shell
 from tests.process.books import events
 from tests.process.server import Server, until
 
+
 @pytest.mark.parametrize("step", ["before the server has them", "before the answer", "before they are deleted"])
 def test_a_kill_at_any_step_loses_and_doubles_nothing(
     ackpost: Shell, server: Server, application: Application, tmp_path: Path, step: str

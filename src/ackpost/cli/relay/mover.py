@@ -11,7 +11,7 @@ import msgspec
 from ackpost.cli.client import ApiClient, ApiFailed, Unreachable
 from ackpost.cli.relay.source import Waiting
 from ackpost.core.limits import Limits
-from ackpost.core.outbox import OutboxRow, check_row
+from ackpost.core.outbox import OutboxRow, after_refusal, check_row
 from ackpost.errors import RequestError
 
 ROWS_MAX: Final = 500
@@ -22,7 +22,6 @@ DATA_BYTES_MAX: Final = 3 * 1024 * 1024
 AGE_MARGIN_MS: Final = 3_600_000
 _LARGEST: Final = Limits(data_bytes_max=1024 * 1024)
 _OF_ROWS: Final = frozenset({400, 409, 413, 422})
-_OF_TENANT: Final = frozenset({"unknown_tenant", "tenant_required"})
 
 
 class Moved(msgspec.Struct):
@@ -102,17 +101,16 @@ class Mover:
                 moved.trouble = str(error)
                 return
             except ApiFailed as failed:
-                code = failed.problem.get("code")
-                if failed.status not in _OF_ROWS and code not in _OF_TENANT:
+                problem = failed.problem
+                code = str(problem.get("code", failed.status))
+                if failed.status not in _OF_ROWS and code != "unknown_tenant":
                     moved.trouble, moved.retry_after_s = str(failed), failed.retry_after_s
                     return
-                named = {part[index].number: reason for index, reason in _named(failed, len(part)).items()}
-                if code in _OF_TENANT or (len(part) == 1 and not named):
-                    named = {row.number: _reason(failed) for row in part}
-                moved.refused.update(named)
-                rest = [row for row in part if row.number not in named]
-                half = len(rest) if named else len(rest) // 2
-                parts.extendleft(one for one in (rest[half:], rest[:half]) if one)
+                errors = [(one["loc"], one["message"]) for one in problem.get("errors", ())]
+                detail = str(problem.get("detail", problem.get("title", "refused")))
+                refused, again = after_refusal(part, code, detail, errors)
+                moved.refused.update(refused)
+                parts.extendleft(reversed(again))
             else:
                 if not _is_acceptance(answer, len(part)):
                     moved.trouble = f"this is no answer of Ackpost: {answer[:200].decode(errors='replace')!r}"
@@ -139,22 +137,3 @@ def _batches(rows: Sequence[OutboxRow]) -> list[list[OutboxRow]]:
         batches[-1].append(row)
         size += length
     return batches
-
-
-def _named(failed: ApiFailed, count: int) -> dict[int, str]:
-    """Give the events that a refusal names by their place in the batch, each with its reason."""
-    found: dict[int, str] = {}
-    for error in failed.problem.get("errors", ()):
-        match error["loc"]:
-            case ["body", "events", int(index), *path] if index < count:
-                text = f"{'.'.join(map(str, path))} {error['message']}".strip()
-                before = found.get(index)
-                found[index] = f"{failed.problem.get('code')}: {text}" if before is None else f"{before}; {text}"
-            case _:
-                pass
-    return found
-
-
-def _reason(failed: ApiFailed) -> str:
-    problem = failed.problem
-    return f"{problem.get('code', failed.status)}: {problem.get('detail', problem.get('title', 'refused'))}"

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import asyncpg
 
-from ackpost.cli.relay.source import COLUMNS, NO_TABLE, Refused, SourceFailed, Turn, Waiting, occurred_at
+from ackpost.cli.relay.source import NO_TABLE, Refused, SourceFailed, Turn, Waiting, occurred_at
 from ackpost.config import without_password
-from ackpost.core.outbox import TABLE, OutboxRow
+from ackpost.core.outbox import COLUMNS, TABLE, OutboxRow
 
 _CONNECT_S: Final = 10.0
 _COMMAND_S: Final = 60.0

@@ -12,9 +12,6 @@ from ackpost.core.outbox import TABLE, OutboxRow
 from ackpost.core.times import rfc3339_ms
 from ackpost.errors import AckpostError
 
-COLUMNS: Final = "uid, type, data, key, channels, occurred_at, metadata, tenant, number, created_ms"
-"""In the order of ``OutboxRow``'s fields."""
-
 NO_TABLE: Final = f"there is no table {TABLE}: make it with the statement of `ackpost outbox schema`"
 
 

@@ -13,8 +13,8 @@ from typing import Final
 
 import apsw
 
-from ackpost.cli.relay.source import COLUMNS, NO_TABLE, Refused, SourceFailed, Turn, Waiting, occurred_at
-from ackpost.core.outbox import TABLE, OutboxRow
+from ackpost.cli.relay.source import NO_TABLE, Refused, SourceFailed, Turn, Waiting, occurred_at
+from ackpost.core.outbox import COLUMNS, TABLE, OutboxRow
 
 _BUSY_MS: Final = 10_000
 _NOW_MS: Final = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"

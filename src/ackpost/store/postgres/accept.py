@@ -23,6 +23,7 @@ from ackpost.core.limits import SEQUENCE_MAX
 from ackpost.core.model import FIRST, DeliveryRef, EventPayload
 from ackpost.errors import Conflict, FieldError, NotFound, RequestError
 from ackpost.ports.operations import Accept, Accepted, AcceptedEvent, NewEvent, Repeated, Result, Stale
+from ackpost.store.postgres import outbox
 from ackpost.store.postgres.answers import Answers
 from ackpost.store.postgres.days import ensure_day
 from ackpost.store.postgres.faults import Rerouted
@@ -110,6 +111,7 @@ class _Run:
         self._deliveries: list[tuple[Any, ...]] = []
         self._new_uids: list[tuple[Any, ...]] = []
         self._changed_keys: dict[tuple[int, str], _Key] = {}
+        self._moved: list[int] = []
         self._versions: dict[int, int] = {}
 
     async def load(self, operations: Sequence[Accept]) -> None:
@@ -162,6 +164,7 @@ class _Run:
         originals = self._find_originals(operation) if self._has_uids else None
         sequences = self._check_sequences(operation, originals) if self._has_keys else None
         accepted = self._stage_all(operation, originals, sequences)
+        self._moved += operation.outbox
         if operation.idempotency is not None:
             self._answers.remember(operation.idempotency, accepted)
         return accepted
@@ -326,6 +329,9 @@ class _Run:
             (tenant, key, one.id, one.last_sequence, one.last_event)
             for (tenant, key), one in sorted(self._changed_keys.items())
         ])  # fmt: skip
+        if self._moved:
+            # Some may be gone: another node, or a relay, published them; then these events were found as duplicates.
+            await ledger.execute(outbox.remove_sql(ledger.outbox_table), self._moved)
 
 
 async def accept(ledger: Ledger, operations: Sequence[Accept]) -> list[Result | Repeated | RequestError]:

@@ -61,8 +61,8 @@ class Ledger:
 
     __slots__ = (
         "_bound", "connection", "events_looked_at", "floor_ms", "incarnation", "is_shared", "keys_looked_at",
-        "last_position", "newest_day", "node", "oldest_day", "salt", "slot", "stored_bound", "uids_looked_at",
-        "versions",
+        "last_position", "newest_day", "node", "oldest_day", "outbox_table", "salt", "slot", "stored_bound",
+        "uids_looked_at", "versions",
     )  # fmt: skip
 
     def __init__(self, connection: Connection) -> None:
@@ -80,6 +80,7 @@ class Ledger:
         self.events_looked_at = 0
         self.keys_looked_at = 0
         self.uids_looked_at = 0
+        self.outbox_table = ""
         self._bound = 0
         self.stored_bound = 0
 

@@ -9,11 +9,12 @@ from typing import Any, Final, TypeVar
 import asyncpg
 import msgspec
 
+from ackpost.core.outbox import OutboxRow
 from ackpost.errors import RequestError, StoreError, StoreFenced, StoreLocked, StoreOutcomeUnknown
 from ackpost.ports.cluster import ClusterState, Looked
 from ackpost.ports.operations import Operation, Repeated, Result, StepJob
 from ackpost.ports.store import Page
-from ackpost.store.postgres import reads_engine, sharing
+from ackpost.store.postgres import outbox, reads_engine, sharing
 from ackpost.store.postgres.commit import apply
 from ackpost.store.postgres.connection import Connection, Place, connect, make_pool
 from ackpost.store.postgres.faults import LOST, RACED, is_lost, mapped, store_error
@@ -46,7 +47,8 @@ class PostgresStore(Reads):
     With ``sharing`` other nodes have it open, too: then it is a ``ports.cluster.SharedStore``; without, it is this
     process's alone while it is open. ``salt`` is that of a new database; None lets PostgreSQL draw it.
     ``scan_rows_max`` bounds the rows that one page of a filtered list looks at. One connection writes; at most
-    ``readers_max`` read. ``pooled``: see ``Place``.
+    ``readers_max`` read. ``pooled``: see ``Place``. ``outbox_table``: ``schema.table`` that applications write to
+    (``ports.outbox``).
     """
 
     def __init__(
@@ -59,8 +61,10 @@ class PostgresStore(Reads):
         readers_max: int = _READERS_MAX,
         sharing: Sharing | None = None,
         pooled: bool = False,
+        outbox_table: str | None = None,
     ) -> None:
         self._place = Place(dsn, schema, pooled)
+        self._outbox_table = "" if outbox_table is None else outbox.quoted_table(outbox_table)
         self.dsn = dsn
         self.schema = schema
         self.salt = 0
@@ -113,6 +117,7 @@ class PostgresStore(Reads):
             with mapped():
                 await migrate(connection, self.schema)
                 ledger = Ledger(connection)
+                ledger.outbox_table = self._outbox_table
                 async with connection.transaction():
                     if self._sharing is None:
                         await own(ledger, node=node, now_ms=now_ms, lease_ms=lease_ms, salt=self._new_salt)
@@ -283,6 +288,20 @@ class PostgresStore(Reads):
                     await sharing.rejoin(ledger, mine, node=ledger.node, now_ms=self.last_ms)
                 ledger.committed()
             return ledger.incarnation
+
+    # ---- ports.outbox.Outbox
+
+    async def outbox_is_there(self) -> bool:
+        """Whether the table exists and may be used."""
+        return await self._read_one(lambda c: outbox.is_there(c, self._outbox_table))
+
+    async def outbox_waiting(self, rows_max: int, data_bytes_max: int) -> list[OutboxRow]:
+        """The oldest rows that are not set aside."""
+        return await self._read_one(lambda c: outbox.waiting(c, self._outbox_table, rows_max, data_bytes_max))
+
+    async def set_outbox_aside(self, reasons: dict[int, str]) -> None:
+        """Keep rows as refused."""
+        await self._read_one(lambda c: outbox.set_aside(c, self._outbox_table, reasons))
 
     def _open_ledger(self) -> Ledger:
         if self._ledger is None:
