@@ -107,6 +107,10 @@ class Cluster:
         """Count rows of a table, given with its condition if it has one."""
         return int(self.ask(f"SELECT count(*) FROM {source}")[0][0])
 
+    def attempts(self) -> int:
+        """How many attempts are recorded; a delivery that the first one delivered is its own record."""
+        return self.count("attempt") + self.count("history WHERE attempt_position IS NOT NULL")
+
 
 def name_of(number: int) -> str:
     """What a node is called."""
