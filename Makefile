@@ -22,7 +22,7 @@ PACKAGE := $(VENV)/.package-$(call SUM,pyproject.toml)
 PIP = $(shell test -d $(VENV)/lib/python*/site-packages/pip && echo "$(PY) -m pip" || echo "$(PYTHON) -m pip --python $(PY)")
 INSTALL = $(PIP) --disable-pip-version-check install --quiet
 
-.PHONY: help demo serve bench test lint simulate power-cut crash soak ablation setup clean requirements
+.PHONY: help demo serve bench test lint simulate power-cut crash outbox soak ablation setup clean requirements
 
 help:  ## This list
 	@grep -E '^[a-z-]+:.*  ## ' Makefile | sed -E 's/^([a-z-]+):.*  ## (.*)/\1	\2/' | expand -t 14
@@ -55,6 +55,9 @@ power-cut: setup  ## Cut the power under load, 20 times or CUTS=n (as root, on L
 
 crash: setup  ## Kill a server again and again under mixed load (KILLS=200)
 	CRASH_KILLS=$(or $(KILLS),200) $(PY) -m pytest -q -s tests/process/test_crash_mixed.py $(ARGS)
+
+outbox: setup  ## The example with an outbox, its processes killed again and again (ORDERS=10000)
+	OUTBOX_ORDERS=$(or $(ORDERS),10000) $(PY) -m pytest -q -s tests/examples/test_sqlalchemy_orders.py $(ARGS)
 
 soak: setup  ## A long run with faults, memory and descriptors watched (MINUTES=60)
 	SOAK_MINUTES=$(or $(MINUTES),60) $(PY) -m pytest -q -s tests/process/test_soak.py $(ARGS)
