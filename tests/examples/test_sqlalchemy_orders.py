@@ -78,7 +78,7 @@ def test_events_delivered_are_orders_stored(places: tuple[str, list[str]], tmp_p
         shop = _Shop(application)
         try:
             for at in sorted(chance.sample(range(1, _ORDERS), _KILLS)):
-                until(lambda least=at: shop.last() >= least - 2, f"order {at}", _WITHIN_S)  # type: ignore[misc] # bound
+                until(lambda least=at: shop.last() >= least - 2, f"order {at}", _WITHIN_S)  # type: ignore[misc] # a default binds
                 victim = chance.choice(["shop", "shop", "server", "relay"])
                 if victim == "server":
                     server.restart()
