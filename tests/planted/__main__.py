@@ -31,7 +31,9 @@ _HUNG: Final = -1
 _ANOTHER_REASON: Final = re.compile(
     r"^FAILED .* - (NameError|UnboundLocalError|ImportError|SyntaxError|Failed: Timeout)\b", re.MULTILINE
 )
-COPIED: Final = ("src", "tests", "docs", "pyproject.toml", "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "Makefile")
+COPIED: Final = (
+    "src", "tests", "docs", "examples", "pyproject.toml", "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "Makefile",
+)  # fmt: skip
 
 
 Item = TypeVar("Item")
