@@ -23,8 +23,8 @@ from tests.process.server import Server, until
 from tests.store.postgres.server import own_database
 from tests.tidy.tree import ROOT
 
-_ORDERS = int(os.environ.get("OUTBOX_ORDERS", "240"))
-_KILLS = max(4, _ORDERS // 400)
+_ORDERS = int(os.environ.get("OUTBOX_ORDERS", "120"))
+_KILLS = max(3, _ORDERS // 400)
 _SHOP = ROOT / "examples" / "sqlalchemy_orders" / "app.py"
 _WITHIN_S = 60.0 + _ORDERS / 20
 

@@ -11,7 +11,7 @@ class Outbox(Protocol):
     """A table that others write; each call raises StoreError. ``Accept.outbox`` names rows by their numbers."""
 
     async def outbox_is_there(self) -> bool:
-        """Whether the table exists and may be read, changed and deleted from."""
+        """Whether the table exists. Raises StoreError, too, when it may not be read, changed or deleted from."""
 
     async def outbox_waiting(self, rows_max: int, data_bytes_max: int) -> list[OutboxRow]:
         """Give the oldest visible rows that are not set aside; at least one, however large. One round trip."""

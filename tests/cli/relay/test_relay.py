@@ -15,6 +15,8 @@ from tests.process.books import events
 from tests.process.server import KEY, Server, until
 from tests.store.postgres.server import own_database
 
+pytestmark = pytest.mark.timeout(240)
+
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[Server]:
@@ -127,8 +129,9 @@ def test_a_row_whose_transaction_commits_late_is_not_lost(
         assert events(server, kind).keys() == {*uids, missed}
 
 
-def test_rows_wait_for_the_server(own_server: Server, application: Application, tmp_path: Path, kind: str) -> None:
+def test_rows_wait_for_the_server(own_server: Server, tmp_path: Path, kind: str) -> None:
     """While the server is away nothing is lost and one line is written; then the rows go, and SIGTERM ends it well."""
+    application = Application(f"sqlite:///{tmp_path / 'app.db'}")
     own_server.start()
     own_server.stop()
     uids = application.publish(kind, 3)

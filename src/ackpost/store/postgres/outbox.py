@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from ackpost.core.outbox import COLUMNS, OutboxRow
+from ackpost.errors import StoreError
 from ackpost.store.postgres.connection import quoted
 from ackpost.store.postgres.querying import Reader
 
 _IS_THERE: Final = """
-SELECT coalesce(has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'UPDATE')
-    AND has_table_privilege(oid, 'DELETE'), false)
+SELECT has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE')
 FROM (SELECT to_regclass($1)::oid) t (oid)
 """
 
@@ -26,9 +26,14 @@ def remove_sql(table: str) -> str:
 
 
 async def is_there(connection: Reader, table: str) -> bool:
-    """Say whether the table exists, and this role may read, change and delete its rows."""
-    found: bool = await connection.fetchval(_IS_THERE, table)
-    return found
+    """Say whether the table exists.
+
+    Raises: StoreError when it does, but this role may not read, change or delete its rows.
+    """
+    is_allowed: bool | None = await connection.fetchval(_IS_THERE, table)
+    if is_allowed is False:
+        raise StoreError(f"The role of this server needs SELECT, UPDATE and DELETE on {table}.")
+    return is_allowed is not None
 
 
 async def waiting(connection: Reader, table: str, rows_max: int, data_bytes_max: int) -> list[OutboxRow]:
