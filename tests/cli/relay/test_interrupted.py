@@ -13,6 +13,7 @@ from tests.cli.relay.application import Answer, Application, Between, RelayProce
 from tests.cli.shell import Shell
 from tests.process.books import events
 from tests.process.server import Server, until
+from tests.store.postgres.server import own_database
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -91,3 +92,21 @@ def test_the_answer_of_another_server_is_no_acceptance(
             result = ackpost("relay", "--outbox-url", application.url, "--once")
             assert (result.code, "this is no answer of Ackpost" in result.error) == (1, True)
     assert application.waiting() == uids
+
+
+def test_a_lost_connection_is_made_anew(server: Server, tmp_path: Path) -> None:
+    """PostgreSQL ends the relay's session: rows written later are moved all the same, and SIGTERM ends it well."""
+    kind = f"cut.t{uuid.uuid4().hex}"
+    with own_database() as url:
+        application = Application(url)
+        with RelayProcess(application, server.url, tmp_path) as relay:
+            uids = application.publish(kind, 3)
+            until(lambda: application.waiting() == [], "the first are moved", 60)
+            application.run(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            uids += application.publish(kind, 3)
+            until(lambda: application.waiting() == [], "the others are moved", 60)
+            assert relay.end() == (0, ["6 events moved"])
+    assert events(server, kind).keys() == set(uids)
