@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -168,3 +171,18 @@ def test_there_is_a_schema_for_each_dialect() -> None:
     assert "AUTOINCREMENT" in outbox.schema("sqlite")
     with pytest.raises(ConfigError, match="postgresql or sqlite"):
         outbox.schema("mysql")
+
+
+def test_it_needs_one_package_only() -> None:
+    """An application that publishes loads msgspec, and neither a driver nor anything of the server."""
+    code = (
+        "import sys; from ackpost import outbox\n"
+        "tops = {name.partition('.')[0] for name in sys.modules}\n"
+        "print(*sorted(tops - set(sys.stdlib_module_names) - {'__main__', 'ackpost'}))"
+    )
+    ended = subprocess.run([sys.executable, "-S", "-c", code], env=_paths(), capture_output=True, text=True, check=True)
+    assert set(ended.stdout.split()) - {"typing_extensions"} == {"msgspec"}  # which loads the other if it is there
+
+
+def _paths() -> dict[str, str]:
+    return {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
