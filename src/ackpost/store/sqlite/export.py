@@ -27,7 +27,10 @@ _ELSEWHERE: Final = {
         " (SELECT d.tenant FROM dead_letter d WHERE d.endpoint = t.endpoint LIMIT 1),"
         " (SELECT min(position) FROM tenant))"
     ),
-    ("key_hold", "tenant"): "(SELECT e.tenant FROM endpoint e WHERE e.position = t.endpoint)",
+    ("key_hold", "tenant"): (
+        "coalesce((SELECT e.tenant FROM endpoint e WHERE e.position = t.endpoint),"
+        " (SELECT e.tenant FROM event e WHERE e.position = t.event))"
+    ),
     ("late_delivery", "tenant"): "(SELECT e.tenant FROM event e WHERE e.position = t.event)",
 }
 
