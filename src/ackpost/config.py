@@ -288,7 +288,7 @@ class Settings:
         default=False,
         parse=_boolean,
         doc="A pooler that shares sessions lies before PostgreSQL (PgBouncer with pool_mode transaction): nothing is "
-        "set for a session, no statement is kept prepared, no LISTEN. See docs/how-to/postgresql.md.",
+        "set for a session, no statement is kept prepared, no LISTEN. See docs/how-to/pgbouncer.md.",
     )
     outbox_table: str = _setting(
         "public.ackpost_outbox",

@@ -11,6 +11,7 @@ METHODS = ("get", "post", "put", "patch", "delete")
 
 OPERATORS_ONLY = {
     "list_tenants", "create_tenant", "get_tenant", "put_tenant", "patch_tenant", "delete_tenant", "metrics",
+    "list_nodes",
 }  # fmt: skip
 EVERYBODY = {"healthz", "readyz", "openapi_json", "docs_page"}
 MANAGERS_ONLY = {

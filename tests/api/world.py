@@ -32,6 +32,7 @@ from ackpost.ports.operations import (
 from ackpost.ports.store import DeliveryFilter, Page
 from ackpost.service.auth import digest_of
 from ackpost.service.context import Options, Services
+from ackpost.service.nodes import SoleMember
 from ackpost.testing.reference import ReferenceStore
 
 START_MS = 1_800_000_000_000
@@ -201,6 +202,7 @@ class World:
             engine=self.engine,
             clock=self.clock,
             entropy=CountingEntropy(),
+            members=SoleMember("n", "1.2.3", self.clock.now_ms(), lambda: self.clock.now_ms() + 20_000, self.clock),
             options=self._options,
         )
         self.app = create_app(self.services)

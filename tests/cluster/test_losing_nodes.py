@@ -67,7 +67,7 @@ def test_a_rolling_restart_loses_and_repeats_nothing(tmp_path: Path, database: s
 def test_a_node_that_stood_still_comes_back_owning_nothing(
     tmp_path: Path, database: str, receiver: Receiver
 ) -> None:
-    """Stopped for two leases, it sends nothing of before when it wakes; its results change no row (R3)."""
+    """Stopped for two leases, it sends nothing of before when it wakes; its results change no row (R13)."""
     with Cluster(tmp_path, database) as cluster, Load(cluster, receiver, "still", script="200:delay=0.05") as load:
         load.flowing()
         sleeper = cluster.nodes[1]

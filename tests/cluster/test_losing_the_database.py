@@ -35,7 +35,7 @@ def refusals(load: Load) -> set[str]:
 
 @pytest.mark.timeout(240)
 def test_nodes_outlive_restarts_of_postgresql(tmp_path: Path, postgres: Postgres, receiver: Receiver) -> None:
-    """Fast, immediate and by SIGKILL: no node has to be restarted, no acknowledged event is lost (R9, R10)."""
+    """Fast, immediate and by SIGKILL: no node has to be restarted, no acknowledged event is lost (R9)."""
     ways = (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)
     script = "200:delay=0.02"
     with Cluster(tmp_path, postgres.dsn) as cluster, Load(cluster, receiver, "restarted", script=script) as load:
@@ -59,7 +59,7 @@ def test_nodes_outlive_restarts_of_postgresql(tmp_path: Path, postgres: Postgres
 def test_a_node_without_a_way_to_postgresql_gives_up_its_work(
     tmp_path: Path, database: str, receiver: Receiver, way: str
 ) -> None:
-    """Both ways or one: others take over when its lease has run out; healed, it comes back by itself (R11, R12)."""
+    """Both ways or one: others take over when its lease has run out; healed, it comes back by itself (R11)."""
     with Proxy(database) as proxy:
         ways = {2: proxy.url}
         cluster = Cluster(tmp_path, database, urls=lambda number: ways.get(number, database))
@@ -93,7 +93,7 @@ def test_a_node_without_a_way_to_postgresql_gives_up_its_work(
 
 @pytest.mark.timeout(120)
 def test_a_slow_way_to_postgresql_only_slows(tmp_path: Path, database: str, receiver: Receiver) -> None:
-    """Each exchange takes 50 ms longer: no node is taken for dead, and what is accepted is delivered (R13)."""
+    """Each exchange takes 50 ms longer: no node is taken for dead, and what is accepted is delivered (R12)."""
     with (
         Proxy(database) as proxy,
         Cluster(tmp_path, database, urls=lambda _: proxy.url) as cluster,

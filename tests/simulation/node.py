@@ -17,6 +17,7 @@ from ackpost.errors import StoreBroken, StoreBusy, StoreError, StoreFull, StoreO
 from ackpost.ports.operations import Interrupt, Interrupted, Mark
 from ackpost.ports.store import Store
 from ackpost.service.context import Options, Services
+from ackpost.service.nodes import SoleMember
 from ackpost.wiring.system import SystemClock
 from tests.simulation.history import Violation
 from tests.simulation.loop import Process
@@ -232,6 +233,7 @@ class Node:
         self._housekeeping.start()
         self.services = Services(
             store=store, committer=self.writer, engine=self.engine, clock=clock, entropy=entropy,
+            members=SoleMember(self.name, "", clock.now_ms(), lambda: self.engine.lease_until_ms, clock),
             options=Options(),
         )  # fmt: skip
 

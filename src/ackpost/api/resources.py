@@ -16,6 +16,7 @@ from ackpost.api import (
     events,
     jobs,
     metrics,
+    nodes,
     stats,
     system,
     tenants,
@@ -32,6 +33,7 @@ ROUTES: Final[list[ControllerRouterHandler]] = [
     *tenants.ROUTES,
     *api_keys.ROUTES,
     *metrics.ROUTES,
+    *nodes.ROUTES,
     *system.ROUTES,
     *docs.ROUTES,
 ]

@@ -221,11 +221,15 @@ _STATS: Final = Verb(
     "stats", "GET", "/v1/stats", "Count deliveries by endpoint, type, reason or error.", _SPAN[:1],
     (Opt("by", "endpoint, type, reason or error."),), columns=("value", "total", "counts"),
 )  # fmt: skip
+_NODES: Final = Verb(
+    "nodes", "GET", "/v1/nodes", "List the servers that deliver together, what each owns and how far it is behind.",
+    columns=("id", "role", "state", "partitions", "oldest_due_at", "since", "version"),
+)  # fmt: skip
 
 
 def all_verbs() -> list[Verb]:
     """Give the whole table."""
-    return [verb for _, verbs in _GROUPS.values() for verb in verbs] + [_STATS]
+    return [verb for _, verbs in _GROUPS.values() for verb in verbs] + [_STATS, _NODES]
 
 
 GROUPS: Final[dict[str, typer.Typer]] = {}
@@ -235,3 +239,4 @@ for _name, (_help, _verbs) in _GROUPS.items():
         add(GROUPS[_name], _verb)
     app.add_typer(GROUPS[_name], name=_name)
 add(app, _STATS)
+add(app, _NODES)

@@ -39,6 +39,13 @@ class ClusterState(msgspec.Struct):
     free: list[int]
 
 
+class Members(Protocol):
+    """Who can be asked about all nodes."""
+
+    async def cluster(self) -> ClusterState:
+        """Who lives and who owns what."""
+
+
 class Looked(msgspec.Struct):
     """What a poll found: work as of ``Store.scan_work``, and whether any job is open."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ackpost.ports.clock import Clock, Entropy
+from ackpost.ports.cluster import Members
 from ackpost.ports.commit import Committer
 from ackpost.ports.engine import EngineView
 from ackpost.ports.store import Store
@@ -21,6 +22,7 @@ from ackpost.service.endpoint_tests import TestSender
 from ackpost.service.endpoints import EndpointService
 from ackpost.service.events import EventService
 from ackpost.service.jobs import JobService
+from ackpost.service.nodes import NodeService
 from ackpost.service.publish import Publisher
 from ackpost.service.routing import Router
 from ackpost.service.stats import StatsService
@@ -62,6 +64,7 @@ class Services:
     engine: EngineView
     clock: Clock
     entropy: Entropy
+    members: Members
     options: Options = field(default_factory=Options)
     counters: Counters = field(default_factory=Counters)
     auth: Authenticator = field(init=False)
@@ -80,6 +83,7 @@ class Services:
     dead_letters: DeadLetterService = field(init=False)
     jobs: JobService = field(init=False)
     stats: StatsService = field(init=False)
+    nodes: NodeService = field(init=False)
 
     def __post_init__(self) -> None:
         self.auth = Authenticator(self.store, self.committer, self.clock)
@@ -100,3 +104,4 @@ class Services:
         self.dead_letters = DeadLetterService(self)
         self.jobs = JobService(self)
         self.stats = StatsService(self)
+        self.nodes = NodeService(self)

@@ -21,8 +21,10 @@ from ackpost.engine.request import RequestBuilder
 from ackpost.engine.slots import SlotFile
 from ackpost.engine.writer import Writer
 from ackpost.errors import StoreError
+from ackpost.ports.cluster import Members
 from ackpost.ports.operations import Interrupt, Interrupted
 from ackpost.service.context import Options, Services
+from ackpost.service.nodes import SoleMember
 from ackpost.service.outbox import PickUp
 from ackpost.service.telemetry import watch_loop
 from ackpost.store.postgres import PostgresStore
@@ -100,7 +102,7 @@ class Node:
         owner = None if member is None else member.start(writer, engine, self.telemetry, incarnation)
         services = self._services = Services(
             store=self.store, committer=writer, engine=engine, clock=self.clock, entropy=self.entropy,
-            options=self._options(), counters=self.telemetry,
+            members=self._members(engine), options=self._options(), counters=self.telemetry,
         )  # fmt: skip
         self._housekeeping = Housekeeping(
             self.store, writer, engine, self.clock, self.telemetry,
@@ -110,6 +112,12 @@ class Node:
         )  # fmt: skip
         self._housekeeping.start()
         self._lag_watch = asyncio.create_task(watch_loop(self.telemetry, self.clock), name="loop-lag")
+
+    def _members(self, engine: Engine) -> Members:
+        """Give who knows all nodes."""
+        if self._membership is not None:
+            return self._membership.store
+        return SoleMember(self.name, __version__, self.clock.now_ms(), lambda: engine.lease_until_ms, self.clock)
 
     def _pick_up(self, services: Services) -> Callable[[], Awaitable[float]] | None:
         """Give the look into the outbox of applications that share the database."""

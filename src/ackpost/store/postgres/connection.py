@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final
 
 import asyncpg
 import msgspec
 
+from ackpost.errors import StoreError
 from ackpost.store.postgres.faults import mapped
 
 Connection = Any
@@ -47,6 +49,9 @@ _PATIENT: Final = {
 }
 
 
+_SELECT_SETTINGS: Final = "SELECT lower(name), setting FROM pg_settings WHERE lower(name) = ANY($1)"
+
+
 class Place(msgspec.Struct, frozen=True):
     """Where the database is. ``pooled``: a pooler before it gives each transaction another session, so nothing is set
     for a session, and no statement is kept prepared; the role has the settings.
@@ -73,6 +78,29 @@ class Place(msgspec.Struct, frozen=True):
 def role_settings(schema: str) -> dict[str, str]:
     """What has to be set on the role where a pooler shares its sessions."""
     return {**_SETTINGS, "search_path": quoted(schema)}
+
+
+def on_one_session(place: Place, connection: Connection) -> AbstractAsyncContextManager[Any]:
+    """Keep the session while statements are sent: a pooler that shares sessions gives another one between two steps of
+    a single statement, but for those in a transaction.
+    """
+    context: AbstractAsyncContextManager[Any] = connection.transaction() if place.pooled else nullcontext()
+    return context
+
+
+async def expect_role_settings(place: Place, connection: Connection) -> None:
+    """Refuse a pooled way whose sessions have not what the others are given. Raises: StoreError naming them."""
+    wanted = {name: value for name, value in role_settings(place.schema).items() if name != "application_name"}
+    async with connection.transaction():
+        found = dict(await connection.fetch(_SELECT_SETTINGS, [*wanted, "synchronous_commit"]))
+    wrong = [name for name, value in wanted.items() if found.get(name, "").strip('"') != value.strip('"')]
+    if found.get("synchronous_commit") == "off":
+        wrong.append("synchronous_commit")
+    if wrong:
+        raise StoreError(
+            f"database_pooled: the role has not the settings that it needs, wrong are {', '.join(wrong)}; "
+            "docs/how-to/pgbouncer.md has the statements."
+        )
 
 
 async def connect(place: Place, on_query: OnQuery | None = None) -> Connection:

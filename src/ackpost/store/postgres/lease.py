@@ -15,7 +15,7 @@ from typing import Final
 import asyncpg
 
 from ackpost.errors import StoreError
-from ackpost.store.postgres.connection import Connection, Place, connect
+from ackpost.store.postgres.connection import Connection, Place, connect, on_one_session
 from ackpost.store.postgres.faults import LOST
 from ackpost.store.postgres.sharing import RENEW
 
@@ -131,7 +131,8 @@ class LeaseKeeper:
     async def _renew(self, connection: Connection) -> None:
         incarnation = self._incarnation
         asked_at_s, asked_s = self._boot_s(), self._monotonic_s()
-        database_ms = await connection.fetchval(RENEW, self._node, incarnation, self._lease_ms)
+        async with on_one_session(self._place, connection):
+            database_ms = await connection.fetchval(RENEW, self._node, incarnation, self._lease_ms)
         answered_s = self._monotonic_s()
         with self._lock:
             if incarnation != self._incarnation:

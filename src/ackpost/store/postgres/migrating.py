@@ -20,10 +20,11 @@ async def migrate(connection: Connection, schema: str) -> None:
     A lock that others hold is waited for 2 s at most, so that a step never makes a queue of everybody else's
     statements; then the start fails, and may be tried again. Raises: SchemaMismatch when the schema is newer.
     """
-    number = await connection.fetchval("SELECT current_setting('server_version_num')::integer")
+    async with connection.transaction():
+        number = await connection.fetchval("SELECT current_setting('server_version_num')::integer")
+        found = await _version(connection, schema)
     if number < _VERSION_MIN:
         raise SchemaMismatch(f"PostgreSQL {number // 10_000} is too old; Ackpost needs 14 or newer.")
-    found = await _version(connection, schema)
     if found > SCHEMA_VERSION:
         raise SchemaMismatch(
             f"The database's schema has version {found}, this program knows {SCHEMA_VERSION}: it is older than the one"

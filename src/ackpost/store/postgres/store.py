@@ -16,7 +16,14 @@ from ackpost.ports.operations import Operation, Repeated, Result, StepJob
 from ackpost.ports.store import Page
 from ackpost.store.postgres import outbox, reads_engine, sharing
 from ackpost.store.postgres.commit import apply
-from ackpost.store.postgres.connection import Connection, Place, connect, make_pool
+from ackpost.store.postgres.connection import (
+    Connection,
+    Place,
+    connect,
+    expect_role_settings,
+    make_pool,
+    on_one_session,
+)
 from ackpost.store.postgres.faults import LOST, RACED, is_lost, mapped, store_error
 from ackpost.store.postgres.ledger import Ledger
 from ackpost.store.postgres.lowwater import LowWater
@@ -115,6 +122,8 @@ class PostgresStore(Reads):
         connection = await connect(self._place, self._note_query)
         try:
             with mapped():
+                if self._place.pooled:
+                    await expect_role_settings(self._place, connection)
                 await migrate(connection, self.schema)
                 ledger = Ledger(connection)
                 ledger.outbox_table = self._outbox_table
@@ -292,7 +301,7 @@ class PostgresStore(Reads):
     # ---- ports.outbox.Outbox
 
     async def outbox_is_there(self) -> bool:
-        """Whether the table exists and may be used."""
+        """Whether the table exists."""
         return await self._read_one(lambda c: outbox.is_there(c, self._outbox_table))
 
     async def outbox_waiting(self, rows_max: int, data_bytes_max: int) -> list[OutboxRow]:
@@ -311,6 +320,13 @@ class PostgresStore(Reads):
     # ---- reads
 
     async def _read_one(self, work: Callable[[Reader], Awaitable[Given]]) -> Given:
+        async def on_one(connection: Reader) -> Given:
+            async with on_one_session(self._place, connection):
+                return await work(connection)
+
+        return await self._with_reader(on_one if self._place.pooled else work)
+
+    async def _with_reader(self, work: Callable[[Reader], Awaitable[Given]]) -> Given:
         pool = self._pool
         if pool is None:
             raise StoreError("The database is not open.")
@@ -338,7 +354,7 @@ class PostgresStore(Reads):
                 return await work(connection)
 
         async with self._lists:
-            return await self._read_one(one_moment)
+            return await self._with_reader(one_moment)
 
 
 def _expect_commit(status: str) -> None:

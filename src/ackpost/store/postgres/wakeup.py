@@ -16,7 +16,7 @@ import asyncpg
 
 from ackpost.errors import StoreError
 from ackpost.ports.cluster import Heard
-from ackpost.store.postgres.connection import Connection, Place, connect
+from ackpost.store.postgres.connection import Connection, Place, connect, on_one_session
 from ackpost.store.postgres.faults import LOST
 
 PAYLOAD_MAX: Final = 7000
@@ -117,7 +117,8 @@ class NotifyWakeup:
         self._work, self._changed, self._members = {}, {}, False
         try:
             payload = self._hint(work, changed, members=members)
-            await connection.execute("SELECT pg_notify($1, $2)", self._channel, payload, timeout=_TIMEOUT_S)
+            async with on_one_session(self._place, connection):
+                await connection.execute("SELECT pg_notify($1, $2)", self._channel, payload, timeout=_TIMEOUT_S)
         except BaseException:
             self._work, self._changed = {**work, **self._work}, {**changed, **self._changed}
             self._members = self._members or members
