@@ -205,6 +205,13 @@ def test_the_operator_key_is_in_no_text(tmp_path: Path) -> None:
     assert config.summary(Settings())["operator_key"] == ""
 
 
+def test_roles_are_for_servers_that_share(tmp_path: Path) -> None:
+    """On a file there is one server, which does everything; on PostgreSQL it may do a part."""
+    assert refusal(tmp_path, node_role="engine").startswith("node_role: engine is for servers that share a PostgreSQL")
+    shared = settings(tmp_path, None, {}, node_role="api", database_url="postgresql://u@h/d")
+    assert shared.node_role == "api"
+
+
 def test_dev_opens_http_and_loopback_and_nothing_else(tmp_path: Path) -> None:
     """With dev the loopback ranges are allowed beside those given, and logs are for people."""
     made = settings(tmp_path, None, {"ACKPOST_ALLOW_TARGET": "10.0.0.0/8,127.0.0.0/8"}, dev=True)

@@ -363,7 +363,12 @@ def load(
     for name, value in command_line.items():
         if value is not None:
             values[name] = _parsed(name, value, _FIELDS[name].metadata["option"])
-    return _for_developers(Settings(**values), values)
+    settings = Settings(**values)
+    if settings.node_role != "all" and not settings.is_shared:
+        raise ConfigError(
+            f"node_role: {settings.node_role} is for servers that share a PostgreSQL; one on a file does everything"
+        )
+    return _for_developers(settings, values)
 
 
 def _for_developers(settings: Settings, given: Mapping[str, object]) -> Settings:

@@ -15,6 +15,7 @@ from ackpost.store.postgres.sharing import Sharing
 from ackpost.wiring.keys import ensure_operator_key
 from ackpost.wiring.system import SystemClock, SystemEntropy
 from tests.cluster.cluster import Cluster
+from tests.process.receiver import Receiver
 from tests.process.server import START_S, Server, until
 
 
@@ -65,8 +66,8 @@ def test_one_operator_key_is_made_by_nodes_that_start_together(database: str) ->
 
 
 @pytest.mark.timeout(120)
-def test_roles_divide_the_work(tmp_path: Path, database: str) -> None:
-    """A node with role api accepts and owns nothing; one with role engine owns all."""
+def test_roles_divide_the_work(tmp_path: Path, database: str, receiver: Receiver) -> None:
+    """A node with role api accepts and owns nothing; one with role engine delivers, and serves no call of the API."""
     roles = ("api", "engine")
     cluster = Cluster(tmp_path, database, 2, environments=lambda number: {"ACKPOST_NODE_ROLE": roles[number]})
     try:
@@ -74,5 +75,17 @@ def test_roles_divide_the_work(tmp_path: Path, database: str) -> None:
             node.start()
         cluster.until_balanced(1)
         assert cluster.owned() == [0, 256]
+        api, engine = cluster.nodes
+        receiver_path = "/role"
+        endpoint = api.endpoint(receiver.hook(receiver_path), "role.event")
+        assert endpoint["state"] == "enabled"
+        api.publish("role.event")
+        receiver.wait(receiver_path, 1, 30)
+        for method, path in (("GET", "/v1/endpoints"), ("POST", "/v1/events"), ("GET", "/docs"), ("GET", "/nothing")):
+            refusal = engine.refused(method, path, version="")
+            assert (refusal.status, refusal.problem["code"]) == (404, "not_found")
+            assert "This server only delivers" in str(refusal)
+        assert engine.api.call("GET", "/readyz")["engine"] == "ok"
+        assert api.api.call("GET", "/readyz")["store"] == "ok"
     finally:
         cluster.__exit__(None, None, None)

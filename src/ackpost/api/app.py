@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from litestar import Litestar
 from litestar.datastructures import State
 from litestar.routes import HTTPRoute
 from litestar.types import ControllerRouterHandler
 
-from ackpost.api import direct
+from ackpost.api import direct, security
 from ackpost.api.dependencies import DEPENDENCIES
 from ackpost.api.docs import DOCUMENT_KEY
 from ackpost.api.guards import METHODS_KEY, QUERIES_KEY, guard
 from ackpost.api.openapi import Document
 from ackpost.api.params import query_names
-from ackpost.api.problem import HOT_PATHS_KEY, handle
+from ackpost.api.problem import HOT_PATHS_KEY, MEDIA_TYPE, handle, render
 from ackpost.api.publish import PublishEndpoint
 from ackpost.api.request import ClientGone, StrictRequest
 from ackpost.api.resources import ROUTES
 from ackpost.api.security import secured
+from ackpost.errors import NotFound
 from ackpost.service.context import Services
+
+WATCHED_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
 class App:
@@ -51,6 +54,25 @@ class App:
                 return
         else:
             await self.litestar(scope, receive, send)
+
+
+class WatchedApp:
+    """What a server answers that only delivers: whether it lives and works, and its metrics."""
+
+    def __init__(self, services: Services) -> None:
+        self._app = App(services)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one connection's request."""
+        if scope["type"] != "http" or scope["path"] in WATCHED_PATHS:
+            await self._app(scope, receive, send)
+            return
+        problem = render(NotFound("This server only delivers (node_role engine); call one that serves the API."))
+        headers = [(name.encode(), value.encode()) for name, value in problem.headers]
+        headers += [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(problem.body))]
+        headers += security.ALL
+        await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+        await send({"type": "http.response.body", "body": problem.body})
 
 
 def create_app(services: Services, more_routes: Sequence[ControllerRouterHandler] = ()) -> App:

@@ -70,6 +70,7 @@ class SharedOwner:
         self._giving: set[int] = set()
         self._balance_wanted = asyncio.Event()
         self._hints_lost = True
+        self._known: set[tuple[str, int]] = set()
         self._looks = 0
         self._task: asyncio.Task[None] | None = None
         self._beats: asyncio.TimerHandle | None = None
@@ -196,6 +197,7 @@ class SharedOwner:
                 self._telemetry.note("nodes.dead", nodes=", ".join(dead))
                 self._wakeup.tell_members()
             state = await self._store.cluster()
+        self._note_losses(state)
         me = next((node for node in state.nodes if node.id == self._node), None)
         if me is None or me.incarnation != self._incarnation:
             self.on_fenced()
@@ -203,6 +205,13 @@ class SharedOwner:
         if self._delivers and not self._leaving and self._lease.is_valid():
             await self._balance(state, me)
         return DRAIN_LOOK_S if self._giving else BALANCE_S
+
+    def _note_losses(self, state: ClusterState) -> None:
+        """A node that is gone may have died between a commit and the hint that would have told of it (rule E1)."""
+        living = {(node.id, node.incarnation) for node in state.nodes}
+        if self._known - living:
+            self._look_everywhere()
+        self._known = living
 
     async def _balance(self, state: ClusterState, me: NodeInfo) -> None:
         owned = {node.id: node.partitions for node in state.nodes if node.delivers}

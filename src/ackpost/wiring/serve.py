@@ -15,7 +15,7 @@ from typing import Final
 import uvloop
 
 from ackpost import __version__
-from ackpost.api.app import create_app
+from ackpost.api.app import WatchedApp, create_app
 from ackpost.config import Settings, summary
 from ackpost.errors import AckpostError
 from ackpost.wiring import keys
@@ -109,7 +109,8 @@ async def _run_node(node: Node, *, end: _End, listener: socket.socket, key: str 
         shown = _hand_over(made, settings, telemetry) if made else (key if settings.dev else None)
         url = f"http://{_in_url(settings.host)}:{settings.port}"
         telemetry.note("server.started", version=__version__, url=url, node=node.name, **_settings_shown(settings))
-        server = QuietServer(uvicorn_config(create_app(node.services)))
+        app = WatchedApp(node.services) if settings.node_role == "engine" else create_app(node.services)
+        server = QuietServer(uvicorn_config(app))
         gc.collect()
         gc.freeze()
         if ready is not None:
