@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -67,7 +67,8 @@ async def copy_rows(
     """Copy and compare; ``check`` is called before the target becomes a store, and raises where it must not."""
     facts = await source.begin()
     try:
-        await target.begin(facts, now_ms)
+        with _about("TO"):
+            await target.begin(facts, now_ms)
         compared = [await _copy_table(source, target, table, on_rows) for table in TABLES]
         check()
         if all(one.same for one in compared):
@@ -93,10 +94,19 @@ async def _copy_table(source: Source, target: Target, table: Table, on_rows: OnR
     return Compared(table.name, total, found.rows, same=read == found and read.rows == total)
 
 
+@contextmanager
+def _about(database: str) -> Iterator[None]:
+    """Let a refusal say which of the two databases it is about."""
+    try:
+        yield
+    except StoreError as error:
+        raise type(error)(f"{database}: {error}") from error
+
+
 def _target(settings: Settings) -> Target:
     if settings.is_shared:
         return PostgresImport(PostgresStore(settings.database_url).place)
-    raise StoreError("A copy goes into a PostgreSQL.")
+    raise StoreError("TO: A copy goes into a PostgreSQL only, postgresql://…")
 
 
 @asynccontextmanager
@@ -105,8 +115,9 @@ async def _owned(settings: Settings, clock: SystemClock) -> AsyncIterator[tuple[
 
     Gives what reads it, and what renews the lease: that ends only when the database is owned no more.
     """
-    store, rows = await _source(settings)
-    incarnation = await store.open(node=_NODE, now_ms=clock.now_ms(), lease_ms=LEASE_MS)
+    with _about("FROM"):
+        store, rows = await _source(settings)
+        incarnation = await store.open(node=_NODE, now_ms=clock.now_ms(), lease_ms=LEASE_MS)
     renewal = asyncio.create_task(_renew(store, incarnation, clock), name="lease-of-copy")
     try:
         if not settings.is_shared:
