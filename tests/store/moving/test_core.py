@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ackpost.store.sqlite import SqliteStore
 from ackpost.store.sqlite.connection import SCHEMA_VERSION
 from ackpost.store.sqlite.export import SqliteRows
 from ackpost.testing.store_contract.world import LEASE_MS
-from ackpost.wiring.copying import copy_rows
+from ackpost.wiring.copying import Compared, copy_rows
 from tests.store.harnesses import PostgresHarness
 
 FIXTURE = Path(__file__).with_name("core")
@@ -74,6 +75,16 @@ def lost(expected: Any, found: Any, place: str = "") -> list[str]:
     return [] if expected == found else [f"{place}: {found!r} for {expected!r}"]
 
 
+async def move(
+    source: SqliteRows, target: PostgresImport, check: Callable[[], None] = lambda: None
+) -> list[Compared]:
+    """Copy, and let go of the file."""
+    try:
+        return await copy_rows(source, target, now_ms=LATER_MS, on_rows=lambda *_: None, check=check)
+    finally:
+        await source.end()
+
+
 async def go_on(store: Store) -> None:
     """A ``uid`` of before is known, and a key's sequence goes on."""
     routing = await store.routing(TENANT)
@@ -117,10 +128,7 @@ def test_the_first_versions_file_moves_to_postgresql(tmp_path: Path) -> None:
         store = harness.make()
         assert isinstance(store, PostgresStore)
         try:
-            target = PostgresImport(store.place)
-            compared = await copy_rows(
-                SqliteRows(str(path)), target, now_ms=LATER_MS, on_rows=lambda *_: None, check=lambda: None
-            )
+            compared = await move(SqliteRows(str(path)), PostgresImport(store.place))
             assert [one for one in compared if not one.same] == []
             assert [one.table for one in compared if one.target] == [table.name for table in TABLES]
             await store.open(node="a", now_ms=LATER_MS, lease_ms=LEASE_MS)

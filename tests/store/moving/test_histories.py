@@ -52,10 +52,11 @@ class Move(Race):
         self.harness = PostgresHarness()
         self.store = self.harness.make()
         assert isinstance(self.store, PostgresStore)
+        rows = SqliteRows(source.path)
         self.compared = await copy_rows(
-            SqliteRows(source.path), PostgresImport(self.store.place), now_ms=self.now_ms,
-            on_rows=lambda *_: None, check=lambda: None,
-        )  # fmt: skip
+            rows, PostgresImport(self.store.place), now_ms=self.now_ms, on_rows=lambda *_: None, check=lambda: None
+        )
+        await rows.end()
         self.oracle = ReferenceHarness().reopen(self.oracle)
         self.history.append("moved")
 
