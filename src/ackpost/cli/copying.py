@@ -24,7 +24,7 @@ def copy(
 ) -> None:
     """Copy all that a database holds into an empty one; no server may run on either.
 
-    What was written is read back and compared. FROM is only read.
+    What was written is read back and compared. FROM keeps what it holds.
     """
     here, there = config.database(source, "FROM"), config.database(target, "TO")
     began_s = monotonic()
