@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final
 
@@ -73,6 +73,9 @@ class Place(msgspec.Struct, frozen=True):
             "max_cached_statement_lifetime": 0,
             "server_settings": settings,
         }
+
+
+Connect = Callable[[Place], Awaitable[Connection]]
 
 
 def role_settings(schema: str) -> dict[str, str]:

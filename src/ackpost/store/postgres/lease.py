@@ -15,7 +15,7 @@ from typing import Final
 import asyncpg
 
 from ackpost.errors import StoreError
-from ackpost.store.postgres.connection import Connection, Place, connect, on_one_session
+from ackpost.store.postgres.connection import Connect, Connection, Place, connect, on_one_session
 from ackpost.store.postgres.faults import LOST
 from ackpost.store.postgres.sharing import RENEW
 
@@ -27,7 +27,10 @@ _JOIN_S: Final = 2.0
 
 
 class LeaseKeeper:
-    """Implements ``ports.cluster.Lease``. ``boot_s`` counts while the machine sleeps, ``monotonic_s`` need not."""
+    """Implements ``ports.cluster.Lease``. ``boot_s`` counts while the machine sleeps, ``monotonic_s`` need not.
+
+    ``start`` makes the thread; whoever wants none lets ``run`` run somewhere else.
+    """
 
     def __init__(
         self,
@@ -37,8 +40,9 @@ class LeaseKeeper:
         lease_ms: int,
         boot_s: Callable[[], float],
         monotonic_s: Callable[[], float],
+        connect: Connect = connect,
     ) -> None:
-        self._place, self._node = place, node
+        self._place, self._node, self._connect = place, node, connect
         self._lease_ms = lease_ms
         self._lease_s = lease_ms / 1000
         self._boot_s, self._monotonic_s = boot_s, monotonic_s
@@ -90,7 +94,7 @@ class LeaseKeeper:
 
     def start(self) -> None:
         """Begin to renew."""
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="lease", daemon=True)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self.run()), name="lease", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -105,7 +109,8 @@ class LeaseKeeper:
         self._renewed_at_s = asked_at_s
         self._valid_until_s = asked_at_s + self._lease_s * (1 - _MARGIN)
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Renew until stopped."""
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         connection: Connection | None = None
         while not self._stop.is_set():
@@ -114,7 +119,7 @@ class LeaseKeeper:
                 try:
                     async with asyncio.timeout(pause_s):
                         if connection is None or connection.is_closed():
-                            connection = await connect(self._place)
+                            connection = await self._connect(self._place)
                         await self._renew(connection)
                 except (StoreError, asyncpg.PostgresError, *LOST):
                     if connection is not None:

@@ -16,7 +16,7 @@ import asyncpg
 
 from ackpost.errors import StoreError
 from ackpost.ports.cluster import Heard
-from ackpost.store.postgres.connection import Connection, Place, connect, on_one_session
+from ackpost.store.postgres.connection import Connect, Connection, Place, connect, on_one_session
 from ackpost.store.postgres.faults import LOST
 
 PAYLOAD_MAX: Final = 7000
@@ -29,8 +29,8 @@ _TIMEOUT_S: Final = 5.0
 class NotifyWakeup:
     """Implements ``ports.cluster.Wakeup``. ``sender`` is this node's name."""
 
-    def __init__(self, place: Place, *, sender: str) -> None:
-        self._place, self._sender = place, sender
+    def __init__(self, place: Place, *, sender: str, connect: Connect = connect) -> None:
+        self._place, self._sender, self._connect = place, sender, connect
         self._channel = f"ackpost:{place.schema}"
         self._heard: Heard | None = None
         self._connection: Connection | None = None
@@ -93,7 +93,7 @@ class NotifyWakeup:
                 await asyncio.sleep(_RETRY_S)
 
     async def _listen(self) -> Connection:
-        connection = self._connection = await connect(self._place)
+        connection = self._connection = await self._connect(self._place)
         connection.add_termination_listener(lambda _: self._drop())
         if not self._place.pooled:
             await connection.add_listener(self._channel, self._on_notification)

@@ -17,7 +17,7 @@ _BODIES_OF_NEWEST_FAILURES = 3
 
 def record(state: State, op: Record) -> Recorded:
     """Apply decisions, each only if its delivery is still where the attempt found it."""
-    if op.incarnation != state.incarnation:
+    if op.incarnation != state.committing:
         return Recorded([False] * len(op.decisions))
     change = Change(op.now_ms)
     positions = [state.allocate(1, op.now_ms) if _is_attempt(decision) else 0 for decision in op.decisions]

@@ -29,6 +29,7 @@ from ackpost.core.model import (
     Trigger,
 )
 from ackpost.core.policy import Policy, effective_policy
+from ackpost.ports.cluster import Role
 from ackpost.ports.operations import JobSelector, Result
 
 SALT: Final = 0x5EED_0FAC_C057_0001
@@ -136,6 +137,19 @@ class KeyRow(msgspec.Struct):
     used_ms: int
 
 
+class NodeRow(msgspec.Struct, kw_only=True):
+    """A node that shares the state with others; ``expires_ms``: the end of its lease by the database's clock."""
+
+    role: Role
+    home: str
+    version: str
+    incarnation: int
+    since_ms: int
+    expires_ms: int
+    alive: bool = True
+    leaving: bool = False
+
+
 class Change:
     """What one operation did beyond its result: endpoints whose lanes must look again, rows that may be due."""
 
@@ -165,6 +179,11 @@ class State:
         self.last = 0
         self.bound = 0
         self.incarnation = 0
+        self.committing = 0
+        """The incarnation whose commit is being applied."""
+        self.nodes: dict[str, NodeRow] = {}
+        self.owners: dict[int, str] = {}
+        """The node that owns a partition; one that is not here is free."""
         self.lease_node: str | None = None
         self.lease_until_ms = 0
         self.tenants: dict[int, Tenant] = {}

@@ -110,6 +110,12 @@ class ReferenceStore:
         renewals = [op for op in operations if isinstance(op, ops.RenewLease)]
         if not owned or any(op.incarnation != state.incarnation or op.node != state.lease_node for op in renewals):
             raise StoreLocked("Another node owns the store now.")
+        state.committing = state.incarnation
+        return self._apply_all(state, operations)
+
+    def _apply_all(
+        self, state: State, operations: Sequence[Operation]
+    ) -> list[Result | Repeated | RequestError]:
         return [self._apply(state, op) for op in operations]
 
     def _apply(self, state: State, op: Operation) -> Result | Repeated | RequestError:
