@@ -91,6 +91,7 @@ class Housekeeping:
         self._tasks: list[asyncio.Task[None]] = []
         self._scan_after = 0
         self._polls = 0
+        self._all_compared_ms = 0
         self._clock_gap_ms = 0
         self._quiet_until_ms = 0
         self._retained_from_ms = stored_ms
@@ -145,8 +146,8 @@ class Housekeeping:
         self._watch_clock()
         self._watch_store()
         work = await self._look()
-        await self._compare_revs({item.endpoint for item in work})
         by_others = self._owner is not None and self._owner.hints_may_be_lost()
+        await self._compare_revs({item.endpoint for item in work}, by_others=by_others)
         self._engine.found_work(work, by_others=by_others)
         self._scan_after = work[-1].endpoint if len(work) >= SCAN_ENDPOINTS else 0
         self._polls += 1
@@ -167,16 +168,24 @@ class Housekeeping:
         owned = self._engine.parts.owned
         return owned is None or JANITOR_PARTITION in owned
 
-    async def _compare_revs(self, with_work: set[int]) -> None:
+    async def _compare_revs(self, with_work: set[int], *, by_others: bool) -> None:
         """A higher rev in the store means that somebody else changed the endpoint or its deliveries (rule E2).
 
         Endpoints with work that is in no lane's memory are among them: paused ones, and those that had none until now.
+        ``by_others``: nodes whose hints may not have arrived may have changed any. Those that were sent to of late are
+        compared, too; others are read again before anything is sent to them, and cost nothing until then.
         """
-        held = {
-            lane.endpoint: lane.view.endpoint.rev
-            for lane in self._engine.lanes.values()
-            if lane.view and (lane.known or lane.endpoint in with_work)
-        }
+        held: dict[int, int] = {}
+        for lane in self._engine.lanes.values():
+            if lane.view is None:
+                continue
+            is_used = by_others and lane.last_start_ms >= self._all_compared_ms
+            if lane.known or lane.endpoint in with_work or is_used:
+                held[lane.endpoint] = lane.view.endpoint.rev
+            elif by_others:
+                lane.reload = True
+        if by_others:
+            self._all_compared_ms = self._clock.now_ms()
         if not held:
             return
         revs = await self._store.endpoint_revs(list(held))

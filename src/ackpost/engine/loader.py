@@ -168,6 +168,8 @@ class Loader:
         except StoreError:
             lane.complete[klass] = False
             raise
+        if lane.view is not None and any(ref.rev > lane.view.endpoint.rev for ref in refs):
+            lane.reload = lane.dirty = True  # accepted under a change of the endpoint that nobody told of
         # Payloads first: a reference that is queued without one is overtaken by those behind it while it is fetched.
         await self._prefetch(lane, [ref for ref in refs if ref.position not in lane.known])
         # A hand-off that did not fit during the load has marked the class partial again.

@@ -81,7 +81,7 @@ class NotifyWakeup:
         while True:
             try:
                 connection = await self._listen()
-                while True:
+                while self._connection is not None:
                     await self._flush(connection)
                     with suppress(TimeoutError):
                         async with asyncio.timeout(CHECK_S):
@@ -90,7 +90,7 @@ class NotifyWakeup:
                         await connection.execute("SELECT 1", timeout=_TIMEOUT_S)
             except (StoreError, asyncpg.PostgresError, *LOST):
                 self._drop()
-                await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(_RETRY_S)
 
     async def _listen(self) -> Connection:
         connection = self._connection = await self._connect(self._place)
