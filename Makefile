@@ -47,8 +47,8 @@ lint: setup  ## Ruff, mypy and the import contracts only
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-simulate: setup  ## The simulation alone, fresh worlds (SEEDS=5000; SEED=17 replays one), on all cores
-	$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
+simulate: setup  ## The simulation alone, fresh worlds (SEEDS=5000; SEED=17 replays one; NODES=3), on all cores
+	$(PY) -m tests.simulation $(if $(NODES),--nodes $(NODES)) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
 
 power-cut: setup  ## Cut the power under load, 20 times or CUTS=n (as root, on Linux)
 	POWER_CUTS=$(or $(CUTS),20) $(PY) -m pytest -q -s tests/power_cut $(ARGS)

@@ -18,6 +18,7 @@ COVERED_FROM = 500
 def main() -> int:
     """Give the exit code."""
     parser = argparse.ArgumentParser(prog="make simulate")
+    parser.add_argument("--nodes", type=int, help="worlds with so many nodes at one store; 0: as each seed says")
     parser.add_argument("--seed", type=int, help="replay this world alone")
     parser.add_argument("--seeds", type=int, default=COVERED_FROM, help="how many worlds")
     parser.add_argument("--first", type=int, help="the first seed (default: by chance)")
@@ -26,15 +27,16 @@ def main() -> int:
     seeds = range(asked.seed, asked.seed + 1) if asked.seed is not None else range(first, first + asked.seeds)
     seen: Counter[str] = Counter()
     broken = []
-    for number, one in enumerate(lived(seeds), 1):
+    again = "make simulate" if asked.nodes is None else f"make simulate NODES={asked.nodes}"
+    for number, one in enumerate(lived(seeds, asked.nodes), 1):
         seen.update(one.seen)
         if one.violation is not None:
             broken.append(one.seed)
-            print(f"{one.violation}\n  replay: make simulate SEED={one.seed}   (commit {_commit()})", flush=True)
+            print(f"{one.violation}\n  replay: {again} SEED={one.seed}   (commit {_commit()})", flush=True)
         if number % 100 == 0:
             print(f"{number} of {len(seeds)} worlds, {len(broken)} broke a promise", flush=True)
     print(table(seen))
-    unseen = missing(seen) if len(seeds) >= COVERED_FROM else []
+    unseen = missing(seen) if len(seeds) >= COVERED_FROM and asked.nodes is None else []
     if unseen:
         print(f"never seen: {', '.join(unseen)}")
     print(f"{len(seeds)} worlds from seed {seeds.start}, {len(broken)} broke a promise: {broken}")

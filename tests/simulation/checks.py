@@ -28,6 +28,17 @@ class Checks:
         self._wait_until_ms: dict[int, int] = {}
         self._circuits: dict[int, str] = {}
 
+    def forget_endpoint(self, endpoint: int) -> None:
+        """Another node owns it now, or this one anew: what was counted in memory is gone."""
+        rows = self._world.state.pending.get(endpoint, ())
+        self._sent = {mark for mark in self._sent if mark[0] not in rows}
+        for known in (self._failures, self._wait_until_ms, self._circuits):
+            known.pop(endpoint, None)
+
+    def forget_send(self, delivery: int) -> None:
+        """A request came to nothing that counts: the same attempt is made again."""
+        self._sent = {mark for mark in self._sent if mark[0] != delivery}
+
     def forget(self) -> None:
         """Another process begins: what was counted in memory is gone."""
         self._sent.clear()
@@ -39,8 +50,9 @@ class Checks:
         """Raises: Violation."""
         world = self._world
         row = world.state.rows[send.delivery]
-        if world.owner is not send.process:
-            raise Violation(f"I3: {send.process} sends, but {world.owner} owns the store")
+        trouble = world.owner_trouble(send.process, send.endpoint)
+        if trouble is not None:
+            raise Violation(f"I3: {send.process} sends, but {trouble}: {send}")
         self._check_row(send, row)
         self._check_body(send)
         endpoint = world.state.endpoints.get(send.endpoint)
@@ -90,7 +102,7 @@ class Checks:
         self._failures[send.endpoint] = 0 if good else self._failures.get(send.endpoint, 0) + 1
 
     def _look_at_circuit(self, endpoint: int) -> None:
-        node = self._world.node
+        node = self._world.node_for(endpoint)
         lane = None if node is None else node.engine.lanes.get(endpoint)
         if lane is not None and lane.view is not None:
             self.circuit_is(endpoint, lane.view.circuit.state)
@@ -167,7 +179,7 @@ class Checks:
         early_ms = max(
             endpoint.retry_after_until_ms - send.at_ms, self._wait_until_ms.get(send.endpoint, 0) - send.true_ms
         )
-        if early_ms > 0:
+        if early_ms > self._world.clocks_differ_ms:
             raise Violation(f"I6: sent {early_ms} ms before Retry-After")
 
     def _check_circuit(self, send: Send, endpoint: Endpoint, policy: Policy, others: list[Send]) -> None:
@@ -177,7 +189,7 @@ class Checks:
         newer = [one for one in others if one.at_ms > circuit.opened_at_ms]
         if circuit.state == "open" and now_ms < circuit.retry_at_ms:
             raise Violation(f"I6: sent {circuit.retry_at_ms - now_ms} ms before the open circuit's probe")
-        node = self._world.node
+        node = self._world.node_for(send.endpoint)
         if node is None or node.engine.unrecorded() > 1:  # this request is one
             return  # what is durable of the circuit is behind what the engine knows already
         if circuit.state == "open" and newer:
@@ -190,5 +202,5 @@ class Checks:
                 raise Violation(f"I6: {len(newer) + 1} in flight while ramping, allowed are {allowed}")
         if circuit.state in ("closed", "ramping") and self._failures.get(send.endpoint, 0) >= 3:
             since_ms = send.true_ms - self._last_sent_ms.get(send.endpoint, 0)
-            if since_ms < 500:
+            if since_ms < 500 - self._world.clocks_differ_ms:
                 raise Violation(f"I6: {since_ms} ms after the last one, in a row of failures")

@@ -91,8 +91,9 @@ class Commits:
     def durable(self, process: Process, operations: Sequence[ops.Operation], replies: Sequence[Any]) -> None:
         """A commit became durable. Raises: Violation."""
         world = self._world
-        if world.owner is not process:
-            raise Violation(f"I3: {process} changed the store, but {world.owner} owns it")
+        trouble = world.writer_trouble(process, operations)
+        if trouble is not None:
+            raise Violation(f"I3: {process} changed the store, but {trouble}")
         for operation, reply in zip(operations, replies, strict=True):
             self._look(operation, reply)
         if not all(isinstance(operation, QUIET_OPERATIONS) for operation in operations):

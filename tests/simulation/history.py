@@ -37,6 +37,8 @@ class Send:
     done_ms: int | None = None
     told: bool = False
     """The engine got the answer."""
+    lost: bool = False
+    """Its node was declared dead, or aborted it: whoever owns the endpoint then sends again."""
     lines: bytes = b""
     begun_s: float = 0.0
     timeout_s: float = 0.0
@@ -46,7 +48,7 @@ class Send:
     @property
     def under_way(self) -> bool:
         """Neither answered nor lost."""
-        return not self.told and self.process.alive
+        return not self.told and not self.lost and self.process.alive
 
 
 @dataclass(slots=True, kw_only=True)

@@ -52,7 +52,7 @@ def memory_is_clean(node: Node) -> None:
         "troubled": engine.dispatcher.troubled_in_flight,
         "lanes in flight": sum(lane.in_flight for lane in engine.lanes.values()),
         "unrecorded": engine.unrecorded(),
-        "slots": len(node.world.slot_file),
+        "slots": len(node.marks),
         "waiters": len(engine.waiters),
     }
     wrong = {name: value for name, value in found.items() if value}
@@ -145,7 +145,7 @@ def _requests_are_recorded(world: World) -> None:
         if delivery not in world.state.rows:
             continue  # by retention
         attempts = world.state.attempts.get(delivery, [])
-        again = sum(send.code == "local_error" for send in sends)
+        again = sum(send.code == "local_error" or send.lost for send in sends)
         allowed = len(attempts) + world.history.in_flight_at_crash[delivery] + again
         if len(sends) > allowed:
             raise Violation(f"I2: {len(sends)} requests, {allowed} allowed: {attempts} {sends}")

@@ -229,8 +229,9 @@ class Network:
         send.writes += 1
         if send.writes > 1:
             raise Violation(f"I2: one attempt is written {send.writes} times: {send}")
-        if self.world.owner is not send.process:
-            raise Violation(f"I3: {send.process} writes, but {self.world.owner} owns the store: {send}")
+        trouble = self.world.owner_trouble(send.process, send.endpoint)
+        if trouble is not None:
+            raise Violation(f"I3: {send.process} writes, but {trouble}: {send}")
         late_s = self.world.loop.time() - send.begun_s - send.timeout_s
         if late_s > LATE_S:
             raise Violation(f"I6: written {late_s} s after the attempt's time was over: {send}")

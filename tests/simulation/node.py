@@ -149,9 +149,13 @@ class NodeStore:
         if flush_fails or troubles.draws("unknown_after"):
             world.commits.untold(replies)
             raise (StoreBroken if flush_fails else StoreOutcomeUnknown)("simulated")
-        await self._pass()
+        await self._answer(replies)
         world.commits.told(operations, replies)
         return replies
+
+    async def _answer(self, replies: Sequence[Any]) -> None:
+        """The way back of a commit."""
+        await self._pass()
 
     async def _pass(self) -> None:
         await asyncio.sleep(self._world.troubles.store_latency_s())
@@ -165,9 +169,9 @@ class NodeStore:
 class NodeSlots:
     """The slot file: it outlives the process."""
 
-    def __init__(self, world: World, process: Process) -> None:
+    def __init__(self, taken: dict[int, Mark], process: Process) -> None:
         self._process = process
-        self._taken = world.slot_file
+        self._taken = taken
         self.left = sorted(set(self._taken.values()), key=lambda mark: mark.delivery)
 
     def clear(self) -> None:
@@ -198,18 +202,20 @@ class Node:
         self.name = name
         self.process = Process(name)
         self.died: asyncio.Future[None] = world.loop.create_future()
+        self.clock = SystemClock(world.wall_s, world.loop.time)
         self.engine: Engine
         self.writer: Writer
         self.services: Services
         self._housekeeping: Housekeeping
         self.durable = world.new_store(name)
         self._store = cast("Store", NodeStore(world, self.process, self.durable))
-        self._slots = NodeSlots(world, self.process)
+        self.marks = world.slot_file_of(name)
+        self._slots = NodeSlots(self.marks, self.process)
 
     async def start(self) -> None:
         """As ``wiring`` starts a node. Raises: StoreError."""
         world, store = self.world, self._store
-        clock, telemetry = SystemClock(world.wall_s, world.loop.time), NodeTelemetry(world)
+        clock, telemetry = self.clock, NodeTelemetry(world)
         events_s, dead_s = world.keep_s
         entropy = NodeEntropy(random.Random(world.random.random()))
         incarnation = await store.open(node=self.name, now_ms=clock.now_ms(), lease_ms=LEASE_MS)

@@ -250,6 +250,8 @@ class Operator:
             raise Violation(f"a key is taken for another one's: {principal}")
         await asyncio.sleep(self._random.uniform(0, 2))
         await call(self._world, lambda node: node.services.api_keys.delete(None, made.key.position))
+        if self._world.revoked_within_s:
+            await asyncio.sleep(self._world.revoked_within_s)
         try:
             await call(self._world, lambda node: node.services.auth.principal(header))
         except RequestError as refusal:

@@ -9,10 +9,13 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import NamedTuple
 
+from tests.simulation.cluster import ClusterWorld
 from tests.simulation.history import Violation
 from tests.simulation.world import World
 
 AHEAD = 8
+DRAWN = 0
+"""As many nodes as the seed says."""
 
 
 class Lived(NamedTuple):
@@ -23,9 +26,9 @@ class Lived(NamedTuple):
     violation: str | None
 
 
-def live(seed: int) -> Lived:
-    """Run one world."""
-    world = World(seed)
+def live(seed: int, nodes: int | None = None) -> Lived:
+    """Run one world; ``nodes``: of a cluster of so many at first."""
+    world = World(seed) if nodes is None else ClusterWorld(seed, count=nodes or None)
     try:
         world.run()
     except Violation as violation:
@@ -38,7 +41,8 @@ def live(seed: int) -> Lived:
 class Runs:
     """A pool that lives a few worlds ahead of what is asked for."""
 
-    def __init__(self, seeds: range) -> None:
+    def __init__(self, seeds: range, *, nodes: int | None = None) -> None:
+        self._nodes = nodes
         self._waiting = iter(seeds)
         self._futures: dict[int, Future[Lived]] = {}
         self._done: dict[int, Lived] = {}
@@ -49,7 +53,7 @@ class Runs:
         """Give what a world came to; in the order of the seeds, or it is run when asked."""
         if seed not in self._done:
             self._go_on()
-            future = self._futures.pop(seed, None) or self._pool.submit(live, seed)
+            future = self._futures.pop(seed, None) or self._pool.submit(live, seed, self._nodes)
             self._done[seed] = future.result()
         return self._done[seed]
 
@@ -59,16 +63,16 @@ class Runs:
             if seed is None:
                 return
             if seed not in self._done:
-                self._futures[seed] = self._pool.submit(live, seed)
+                self._futures[seed] = self._pool.submit(live, seed, self._nodes)
 
     def close(self) -> None:
         """Run nothing more."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def lived(seeds: range) -> Iterator[Lived]:
+def lived(seeds: range, nodes: int | None = None) -> Iterator[Lived]:
     """Give one after the other."""
-    runs = Runs(seeds)
+    runs = Runs(seeds, nodes=nodes)
     try:
         for seed in seeds:
             yield runs.result(seed)

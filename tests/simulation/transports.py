@@ -34,9 +34,9 @@ def begin(world: World, process: Process, target: Target, headers: bytes, body: 
     endpoint = world.endpoint_at(target.path_query, event)
     delivery, round_ = world.delivery_of(event, endpoint)
     send = Send(
-        at_ms=world.now_ms(), true_ms=world.true_ms(), process=process, endpoint=endpoint, event=event,
-        delivery=delivery, round=round_, number=int(named["ackpost-attempt"]), is_test="ackpost-test" in named,
-        headers=named, body=body,
+        at_ms=world.clock_of(process).now_ms(), true_ms=world.true_ms(), process=process, endpoint=endpoint,
+        event=event, delivery=delivery, round=round_, number=int(named["ackpost-attempt"]),
+        is_test="ackpost-test" in named, headers=named, body=body,
     )  # fmt: skip
     world.checks.on_send(send)
     world.history.add(send)
@@ -44,14 +44,21 @@ def begin(world: World, process: Process, target: Target, headers: bytes, body: 
 
 
 class Flight:
-    """A request under way in the simulated network."""
+    """A request under way in the simulated network; ``request`` is the real client's."""
 
-    def __init__(self) -> None:
+    def __init__(self, world: World, send: Send | None = None, request: Request | None = None) -> None:
+        self._world = world
         self.aborted = False
+        self.send = send
+        self.request = request
 
     def abort(self) -> None:
         """Never call back."""
         self.aborted = True
+        if self.request is not None:
+            self.request.abort()
+        if self.send is not None:
+            self._world.aborted(self.send)
 
 
 class ModelTransport:
@@ -65,10 +72,11 @@ class ModelTransport:
         self, target: Target, headers: bytes, body: bytes, timeout_s: float, on_done: Callable[[Outcome], None]
     ) -> Flight:
         """Start one request."""
-        flight, world, process = Flight(), self._world, self._process
+        world, process = self._world, self._process
+        flight = Flight(world)
         if not process.alive:
             return flight
-        send = begin(world, process, target, headers, body)
+        send = flight.send = begin(world, process, target, headers, body)
         answer = world.models[target.path_query].answer(world.loop.time(), timeout_s)
 
         def finish() -> None:
@@ -78,6 +86,8 @@ class ModelTransport:
                 world.loop.call_soon(tell, context=process.context)
 
         def tell() -> None:
+            if flight.aborted:
+                return
             send.told = True
             world.checks.on_answer(send, answer.outcome.retry_after)
             on_done(answer.outcome)
@@ -93,7 +103,9 @@ class ModelTransport:
 class WireTransport:
     """Sends through ``egress.HttpClient``, and compares what it says with the bytes that went over the wire."""
 
-    def __init__(self, world: World, process: Process, network: Network) -> None:
+    def __init__(
+        self, world: World, process: Process, network: Network, may_write: Callable[[], bool] = lambda: True
+    ) -> None:
         self._world = world
         self._process = process
         self._network = network
@@ -102,17 +114,18 @@ class WireTransport:
             connect_s=world.connect_s, tls_s=world.connect_s,
         )  # fmt: skip
         policy = AddressPolicy((), frozenset(), {PORT + 1})
-        self.client = HttpClient(policy, resolver=network, ssl_context=_context(), limits=limits)
+        self.client = HttpClient(policy, resolver=network, ssl_context=_context(), limits=limits, may_write=may_write)
 
     def send(
         self, target: Target, headers: bytes, body: bytes, timeout_s: float, on_done: Callable[[Outcome], None]
-    ) -> Flight | Request:
+    ) -> Flight:
         """Start one request."""
         if not self._process.alive:
-            return Flight()
+            return Flight(self._world)
         send = begin(self._world, self._process, target, headers, body)
         self._network.expect(target.path_query, headers, send, timeout_s)
-        return self.client.send(target, headers, body, timeout_s, partial(self._done, send, on_done))
+        request = self.client.send(target, headers, body, timeout_s, partial(self._done, send, on_done))
+        return Flight(self._world, send, request)
 
     def _done(self, send: Send, on_done: Callable[[Outcome], None], outcome: Outcome) -> None:
         world = self._world

@@ -24,6 +24,8 @@ STEPS_S = (-315_360_000, -3600, -6, -2, -0.3, 0, 0.3, 2, 6, 3600, 3600, 315_360_
 class Troubles:
     """Draws faults. ``last_s`` is when something last went wrong."""
 
+    kinds: tuple[str, ...] = KINDS
+
     def __init__(self, world: World, rng: random.Random) -> None:
         self._world = world
         self.random = rng
@@ -33,7 +35,7 @@ class Troubles:
         self._crash_in = 0
         self._frozen = False
         self._store_s = rng.choice([0.001, 0.001, 0.02, 0.3])
-        self._kinds = [kind for kind in KINDS if rng.random() < 0.5]
+        self._kinds = [kind for kind in self.kinds if rng.random() < 0.5]
         self.store_slowest_s = SLOW_S if "slow" in self._kinds else self._store_s
         self.rates = {
             "read_fault": rng.choice([0, 0, 0.02, 0.2]),

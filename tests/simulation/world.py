@@ -7,6 +7,7 @@ import contextvars
 import hashlib
 import random
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -56,7 +57,7 @@ class World:
         self.history = History()
         self.checks = Checks(self)
         self.commits = Commits(self)
-        self.troubles = Troubles(self, random.Random(rng.getrandbits(64)))
+        self.troubles = self.make_troubles(random.Random(rng.getrandbits(64)))
         self.clock = SystemClock(self.wall_s, self.loop.time)
         self.state = State()
         self.salt = self.state.salt
@@ -80,11 +81,19 @@ class World:
         if drawn_wire if wire is None else wire:
             wires = Wire(self.loop, random.Random(rng.getrandbits(64)), self.context)
             self.network = self.loop.network = Network(self, wires)
+        self.clocks_differ_ms = 0
+        """How far the clocks of nodes may be from each other, and step."""
+        self.revoked_within_s = 0.0
+        """How long a node may still know a key that was revoked on another."""
         self.healed = False
         self.violation: BaseException | None = None
         self.served_s = 0.0
         self._over: asyncio.Future[None]
         self._served: asyncio.Event
+
+    def make_troubles(self, rng: random.Random) -> Troubles:
+        """What goes wrong here."""
+        return Troubles(self, rng)
 
     # ---- what nodes ask
 
@@ -107,6 +116,29 @@ class World:
         history.began_s = self.loop.time()
         history.leap_ms = max(0, clock.now_ms() - self.clock.now_ms())
         self.clock = clock
+
+    def clock_of(self, process: Process) -> SystemClock:
+        """The clock of a process that lives."""
+        return self.clock
+
+    def slot_file_of(self, node: str) -> dict[int, ops.Mark]:
+        """The file in which a node marks what is in flight."""
+        return self.slot_file
+
+    def node_for(self, endpoint: int) -> Node | None:
+        """Who delivers to an endpoint."""
+        return self.node
+
+    def owner_trouble(self, process: Process, endpoint: int) -> str | None:
+        """Say why a process may not send to an endpoint now."""
+        return None if self.owner is process else f"{self.owner} owns the store"
+
+    def writer_trouble(self, process: Process, operations: Sequence[ops.Operation]) -> str | None:
+        """Say why a process may not commit these now."""
+        return None if self.owner is process else f"{self.owner} owns it"
+
+    def aborted(self, send: Send) -> None:
+        """The engine aborted a request."""
 
     def retention_ms(self) -> tuple[int, int]:
         """How long events and dead letters are kept."""
@@ -158,12 +190,16 @@ class World:
         process.alive = False
         if self.network is not None:
             self.network.wire.kill(process)
-        for delivery in {mark.delivery for mark in self.slot_file.values()}:
-            self.history.in_flight_at_crash[delivery] += 1
         for node in self.nodes:
             if node.process is process and not node.died.done():
+                self._interrupted(node)
                 node.died.set_result(None)
                 node.abandon()
+
+    def _interrupted(self, node: Node) -> None:
+        """What a node has marked as under way was perhaps received, and is not recorded."""
+        for delivery in {mark.delivery for mark in node.marks.values()}:
+            self.history.in_flight_at_crash[delivery] += 1
 
     async def serving(self) -> Node:
         """The node that serves, once there is one."""

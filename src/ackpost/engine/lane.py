@@ -223,6 +223,8 @@ class Lane:
 
     def loaded(self, klass: int, refs: list[DeliveryRef], *, complete: bool) -> list[DeliveryRef]:
         """Take over a window that was loaded; give the references that were new here."""
+        if self.leaving:
+            return []
         fresh = [ref for ref in refs if ref.position not in self.known and ref.position not in self.ended_during_load]
         for ref in fresh:
             self.push(ref, handed=False)

@@ -85,6 +85,8 @@ class Writer:
         self._queue: list[Entry] = []
         self._queue_bytes = 0
         self._decisions: list[Decision] = []
+        self._under_way: list[Decision] = []
+        """Results that are in the commit under way, unless they became void meanwhile."""
         self._wake: asyncio.Event = asyncio.Event()
         self._ripe: asyncio.Event = asyncio.Event()
         """Something is queued that somebody waits for, or that is worth a commit of its own."""
@@ -129,7 +131,8 @@ class Writer:
 
     def rejoin(self, incarnation: int) -> None:
         """Go on under a new incarnation: results of requests that the old one sent are void (rule E3)."""
-        decisions, self._decisions = self._decisions, []
+        decisions = [*self._under_way, *self._decisions]
+        self._under_way, self._decisions = [], []
         self._forget(decisions)
         self._incarnation = incarnation
 
@@ -206,9 +209,11 @@ class Writer:
         if decisions:
             operations.append(Record(decisions, self._incarnation, self._clock.now_ms(), self._node))
         started = self._clock.monotonic()
+        self._under_way = decisions
         try:
             replies = await self._store.commit(operations)
         except StoreError as error:
+            decisions, self._under_way = self._under_way, []
             await self._after_failure(entries, decisions, error)
             return
         except Exception:
@@ -299,7 +304,8 @@ class Writer:
         if not isinstance(reply, Recorded):
             raise StoreError(f"The store refused to record results: {reply!r}")
         self._telemetry.attempts(decisions)
-        if self.observer is not None:
+        is_void, self._under_way = not self._under_way, []
+        if self.observer is not None and not is_void:
             self.observer.on_recorded(decisions, reply)
 
     def _set_trouble(self, trouble: str | None) -> None:
