@@ -128,8 +128,9 @@ def test_a_node_that_was_declared_dead_comes_back_with_a_new_incarnation() -> No
         assert [one["incarnation"] for one in b.notes("node.rejoined")] == [nodes.state.nodes["b"].incarnation]
         assert b.lease.is_valid()
         endpoint = await nodes.endpoint_of(b)
-        await nodes.all[0].publish(endpoint)
-        await nodes.until(lambda: nodes.senders(endpoint) == ["b"])
+        (delivery,) = await nodes.all[0].publish(endpoint)
+        await nodes.until(lambda: nodes.state.rows[delivery].status == "delivered")
+        assert nodes.senders(endpoint) == ["b"]
 
     play_nodes(story, first=2)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ackpost.core.model import Endpoint
 from ackpost.ports import operations as ops
+from ackpost.service.routing import target_of
 from tests.engine.nodes import Node, Nodes, play_nodes
 from tests.engine.rig import Request, answer
 
@@ -94,6 +96,24 @@ def test_a_lost_hint_is_made_up_for_by_polling() -> None:
     play_nodes(story, first=2)
 
 
+def test_what_others_add_behind_a_queue_that_never_runs_empty_is_found() -> None:
+    """The owner has always something that is due; without a hint it looks for what it does not know nevertheless."""
+
+    async def story(nodes: Nodes) -> None:
+        a, b = nodes.all
+        endpoint = await nodes.endpoint_of(b, max_in_flight=1)
+        b.wire.reply = lambda _: (0.1, answer())
+        await b.publish(endpoint, count=20)
+        _lose_hints(nodes)
+        (delivery,) = await a.publish(endpoint)
+        for _ in range(200):
+            await b.publish(endpoint)
+            await a.pass_s(0.1)
+        assert nodes.state.rows[delivery].status == "delivered"
+
+    play_nodes(story, first=2)
+
+
 def test_hints_are_heard_again_soon_after_a_lost_connection() -> None:
     """The node listens anew, and looks everywhere meanwhile."""
 
@@ -153,6 +173,58 @@ def test_an_idle_endpoint_that_another_node_paused_gets_nothing_published_later(
         assert len(nodes.requests(endpoint)) == 1
         await a.state(endpoint, "resume")
         await nodes.until(lambda: len(nodes.requests(endpoint)) == 2)
+
+    play_nodes(story, first=2)
+
+
+async def _publish_as_known(node: Node, endpoint: Endpoint) -> None:
+    """Accept for an endpoint as it was: a change that moves no routing is not seen by publishers' nodes."""
+    routing = await node.store.routing(endpoint.tenant)
+    event = ops.NewEvent("order.created", b'{"n":0}', targets=(target_of(endpoint),))
+    await node.submit(ops.Accept(endpoint.tenant, routing.version, [event], node.now_ms()))
+
+
+def test_an_idle_endpoint_that_another_node_changed_is_read_again() -> None:
+    """Of a new URL the routing of publishers knows nothing; the owner finds it though it heard nothing of it."""
+
+    async def story(nodes: Nodes) -> None:
+        a, b = nodes.all
+        endpoint = await nodes.endpoint_of(b)
+        await a.publish(endpoint)
+        await nodes.until(lambda: len(nodes.requests(endpoint)) == 1)
+        await a.pass_s(5)
+        _lose_hints(nodes)
+        changed = await a.fresh(endpoint)
+        changed.url = "https://elsewhere.example/new"
+        await a.submit(ops.ReplaceEndpoint(changed, changed.rev, a.now_ms()))
+        await a.pass_s(4 * POLLED_S)
+        await _publish_as_known(b, endpoint)
+        await nodes.until(lambda: len(b.wire.requests) == 2)
+        assert len(b.wire.to("/new")) == 1
+        assert len(nodes.requests(endpoint)) == 1
+
+    play_nodes(story, first=2)
+
+
+def test_a_busy_endpoint_that_another_node_changed_is_read_again() -> None:
+    """It is sent to again and again, each time nothing is pending when the owner looks, and no hint arrives."""
+
+    async def story(nodes: Nodes) -> None:
+        a, b = nodes.all
+        endpoint = await nodes.endpoint_of(b)
+        _lose_hints(nodes)
+        changed = await a.fresh(endpoint)
+        changed.url = "https://elsewhere.example/new"
+        await b.publish(endpoint)
+        await nodes.until(lambda: len(nodes.requests(endpoint)) == 1)
+        await a.submit(ops.ReplaceEndpoint(changed, changed.rev, a.now_ms()))
+        changed_ms = a.now_ms()
+        while not b.wire.to("/new"):
+            polls = b.housekeeping._polls
+            await nodes.until(lambda: b.housekeeping._polls > polls)  # noqa: B023 - ends within the turn
+            await _publish_as_known(b, endpoint)
+            await a.pass_s(0.1)
+            assert a.now_ms() - changed_ms < 4 * POLLED_S * 1000
 
     play_nodes(story, first=2)
 
