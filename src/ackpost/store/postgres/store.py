@@ -38,7 +38,7 @@ Given = TypeVar("Given")
 SCHEMA: Final = "ackpost"
 _READERS_MAX: Final = 8
 _LISTS_MAX: Final = 4
-_TRIES: Final = 3
+_TRIES: Final = 6
 _CLOSE_S: Final = 5.0
 _PATIENCE_S: Final = 5.0
 """How long a read waits for a connection."""
